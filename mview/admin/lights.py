@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ from mview.follow.cursor import CursorLog, check_not_back
 from mview.follow.followers import read_problem
 from mview.follow.light.progress import ProgressLog
 from mview.follow.light.readers import end_left_readers, left_by_view
+from mview.follow.waiting import read_wait
 from mview.ingest.chunks import rows_within
 from mview.ingest.log_readers import note_left
 from mview.ingest.spec import chunk_bytes, open_database
@@ -48,6 +49,9 @@ class LightStatus:
         committed_ms: wall time of the last commit; 0: none.
         error: why it does not get on; empty: it does.
         error_since_ms: since when.
+        waits_for: who has not answered for ten seconds: `target`, or `source`: the table's database
+            or its log; empty: nobody.
+        waits_since_ms: since when.
     """
 
     view: str
@@ -61,15 +65,28 @@ class LightStatus:
     committed_ms: int = 0
     error: str = ""
     error_since_ms: int = 0
+    waits_for: str = ""
+    waits_since_ms: int = 0
 
 
-def light_statuses(config: Config, store: Store, now: int) -> tuple[LightStatus, ...]:
-    """All sinks of views in light mode."""
+def light_statuses(
+    config: Config, store: Store, now: int, token: int | None
+) -> tuple[LightStatus, ...]:
+    """All sinks of views in light mode.
+
+    Args:
+        token: of the run that goes on; None: none does.
+    """
     return tuple(
-        _status(config, store, kept, sink, now)
+        replace(_status(config, store, kept, sink, now), **_waits(store, kept, sink, token))
         for kept in load_lights(store).values()
         for sink in kept.definition.sinks
     )
+
+
+def _waits(store: Store, kept: KeptLight, sink: str, token: int | None) -> dict[str, Any]:
+    wait = read_wait(store.follower(kept.definition.name, sink, light=True), token)
+    return {} if wait is None else {"waits_for": wait.whom, "waits_since_ms": wait.since_ms}
 
 
 def _status(config: Config, store: Store, kept: KeptLight, sink: str, now: int) -> LightStatus:

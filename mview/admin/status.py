@@ -24,6 +24,7 @@ from mview.errors import CorruptionError, UserError
 from mview.follow.cursor import CursorLog
 from mview.follow.followers import read_problem
 from mview.follow.source import ViewSource
+from mview.follow.waiting import read_wait
 from mview.ingest.load_plan import read_plan
 from mview.ingest.mending.rereads import RereadLog
 from mview.ingest.pace import held
@@ -119,6 +120,8 @@ class SinkStatus:
         anew: what brings it right, where changes are not enough: `difference`, it is compared with
             the view; `fill`, it gets all rows; empty: nothing of that kind was begun.
         anew_since_ms: since when.
+        waits_for: who has not answered for ten seconds: `target`; empty: nobody.
+        waits_since_ms: since when.
     """
 
     name: str
@@ -132,6 +135,8 @@ class SinkStatus:
     error_since_ms: int = 0
     anew: str = ""
     anew_since_ms: int = 0
+    waits_for: str = ""
+    waits_since_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -249,12 +254,13 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
     manifest = log.latest()
     lease = Lease(store.lease, clock)
     owner = lease.holder()
+    token = None if owner is None else lease.newest()
     running = None if owner is None else f"process {owner.pid} on {owner.host}"
     if manifest is None:
         if error := refusal(config.store):
             raise error
         failure = last_failure(store, 0)
-        lights = light_statuses(config, store, clock.now())
+        lights = light_statuses(config, store, clock.now(), token)
         unbuilt = asked_views(store)
         return StoreStatus(
             str(config.store), running, 0, None, None, (), (), failure, lights, unbuilt
@@ -265,7 +271,7 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
     views = []
     kept = load_definitions(store, manifest)
     aside = aside_below(kept.views, manifest)
-    away = {} if owner is None else read_away(store, lease.newest())
+    away = {} if token is None else read_away(store, token)
     for name, state in manifest.views.items():
         definition = kept.views.get(name)
         promised = definition.freshness_ms if definition else None
@@ -290,7 +296,9 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
                 runs,
                 halted,
                 state.sink,
-                () if definition is None else _sinks(config, store, manifest, definition, now),
+                ()
+                if definition is None
+                else _sinks(config, store, manifest, definition, now, token),
                 cause,
                 degraded_text(aside[name]) if name in aside else "",
             )
@@ -304,7 +312,7 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
         tables,
         tuple(views),
         last_failure(store, manifest.epoch),
-        light_statuses(config, store, now),
+        light_statuses(config, store, now, token),
         tuple(name for name in asked_views(store) if name not in manifest.views),
         _sources(config, manifest.cuts, away, now),
         environment_statuses(store),
@@ -396,7 +404,12 @@ def _load_settings(config: Config, table: RelationId) -> dict[str, object]:
 
 
 def _sinks(
-    config: Config, store: Store, manifest: Manifest, definition: ViewDefinition, now: int
+    config: Config,
+    store: Store,
+    manifest: Manifest,
+    definition: ViewDefinition,
+    now: int,
+    token: int | None,
 ) -> tuple[SinkStatus, ...]:
     """How far the sinks of a view have followed it."""
     sinks = []
@@ -405,6 +418,7 @@ def _sinks(
     for sink in definition.sinks:
         folder = store.follower(definition.name, sink)
         cursor, problem = CursorLog(folder).latest(), read_problem(folder)
+        wait = read_wait(folder, token)
         anew = cursor.intent
         if anew is not None and anew.way not in ("difference", "fill"):
             anew = None
@@ -428,6 +442,8 @@ def _sinks(
                 error_since_ms=problem.since_ms if problem else 0,
                 anew=anew.way if anew else "",
                 anew_since_ms=anew.began_ms if anew else 0,
+                waits_for=wait.whom if wait else "",
+                waits_since_ms=wait.since_ms if wait else 0,
             )
         )
     return tuple(sinks)

@@ -280,8 +280,19 @@ def _light_lines(lights: Sequence[LightStatus]) -> list[str]:
         cells.append((light.view, f"sink {light.sink}", light.table, phase, rows, lag))
     lines = ["", "light views"]
     for line, light in zip(aligned(cells), lights, strict=True):
-        lines += [line, *(f"      {part}" for part in light.error.splitlines())]
+        lines += [
+            line,
+            *_waits_line(light),
+            *(f"      {part}" for part in light.error.splitlines()),
+        ]
     return lines
+
+
+def _waits_line(sink: SinkStatus | LightStatus) -> list[str]:
+    if not sink.waits_for or sink.error:
+        return []
+    since = utc_text(sink.waits_since_ms)
+    return [f"      waits for its {sink.waits_for}, which has not answered since {since} UTC"]
 
 
 def sink_lines(sinks: Sequence[SinkStatus]) -> list[str]:
@@ -300,7 +311,7 @@ def sink_lines(sinks: Sequence[SinkStatus]) -> list[str]:
         cells.append((f"sink {sink.name}", sink.table, epoch, lag))
     lines = []
     for line, sink in zip(aligned(cells, indent=4) if cells else [], sinks, strict=True):
-        lines += [line, *(f"      {part}" for part in sink.error.splitlines())]
+        lines += [line, *_waits_line(sink), *(f"      {part}" for part in sink.error.splitlines())]
     return lines
 
 

@@ -11,6 +11,7 @@ no right to write any more.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import threading
@@ -20,10 +21,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from mview.catalog.followers import bounds_of, check_original, open_follower
-from mview.clock import Clock, awake_s
+from mview.clock import Clock, WallMs, awake_s
 from mview.config import Config
 from mview.errors import (
     CorruptionError,
@@ -42,6 +43,7 @@ from mview.files.records import record
 from mview.follow.cursor import CursorLog
 from mview.follow.following import Following, Source
 from mview.follow.source import ViewSource
+from mview.follow.waiting import NOTED_S, Wait, note_wait
 from mview.follower import GOES_ON, Follower, FollowerSettings, FollowerTarget
 from mview.plan.definition import ViewDefinition
 from mview.schema import TableSchema
@@ -233,6 +235,10 @@ class _Source(Source, Protocol):
     def look(self, after: int) -> bool:
         """Look for what has come; whether more may come without an epoch that is published."""
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether it waits for a server that it reads; asked by another thread."""
+
     def close(self) -> None:
         """Close what is open; it may be asked again."""
 
@@ -306,6 +312,8 @@ class _Thread:
         self._alive_at: float | None = None
         #: That of the silence that was noted.
         self._silent_since: float | None = None
+        #: That of the waiting that was noted; infinite: what another run noted may be there.
+        self._waiting_since: float | None = math.inf
         #: Who followed before, and is still in a call.
         self._former: _Thread | None = None
         self._thread = threading.Thread(target=self._run, name=f"mview-sink-{sink}", daemon=True)
@@ -351,22 +359,41 @@ class _Thread:
                 break
 
     def look(self) -> None:
-        """Note where its target is silent: it cannot do that itself."""
+        """Note where it waits, and where its target is silent: it cannot do that itself."""
         with self._noting:
             since = self._alive_at
+            self._note_waiting(since)
             if since is None or since == self._silent_since or not self._is_silent():
                 return
             self._silent_since = since
+            whom = self._whom()
             self._note(
                 RetryableError(
-                    f"the target of sink {self.sink} of view {self.view} is silent",
+                    f"the {whom} of sink {self.sink} of view {self.view} is silent",
                     got=f"no sign of it for {awake_s() - since:.0f} s",
                     safe="what is missing is brought later; the views and other sinks go on",
-                    hint="look at the target and the network; when it answers, the sink goes on by "
-                    f"itself. How long is waited says sinks.{self.sink}.patience",
+                    hint=f"look at the {whom} and the network; when it answers, the sink goes on "
+                    f"by itself. How long is waited says sinks.{self.sink}.patience",
                 ),
                 is_told=True,
             )
+
+    def _note_waiting(self, since: float | None) -> None:
+        silent_s = 0.0 if since is None else awake_s() - since
+        waits = since if silent_s > NOTED_S else None
+        if waits == self._waiting_since or not self._is_ours():
+            return
+        wait = None
+        if waits is not None:
+            since_ms = WallMs(self._clock.now() - round(silent_s * 1000))
+            wait = Wait(self._fence.token, self._whom(), since_ms)
+        with suppress(OSError):  # the disk is full, maybe: the store says so itself
+            note_wait(self._folder, wait)
+            self._waiting_since = waits
+
+    def _whom(self) -> Literal["source", "target"]:
+        """Who gives no sign."""
+        return "source" if self._source.is_reading else "target"
 
     def _is_silent(self) -> bool:
         settings = self._bounds if self._opened is None else self._opened[1].settings

@@ -46,6 +46,9 @@ class ViewSource:
         """The view's columns; None: it was never built."""
         return None if self._published is None else self._published[1].schema
 
+    #: It reads files of the store.
+    is_reading = False
+
     def give(self, columns: TableSchema) -> None:
         """Give rows of these columns to who follows; once the view has others, none."""
         self._columns = columns

@@ -24,7 +24,7 @@ from mview.admin.status import (
 from mview.admin.verify import VerifyResult
 from mview.catalog.definitions import digest_of, save_definition
 from mview.cli import main
-from mview.cli.render import status_text, verified_text
+from mview.cli.render import sink_lines, status_text, verified_text
 from mview.clock import SystemClock
 from mview.epoch.views.cost import Costs, Ran, with_run
 from mview.errors import DecodeError, FencedError, UserError, concerning, several
@@ -166,6 +166,18 @@ def test_what_is_not_fresh_is_told_for_each_reason():
     ):
         (told,) = not_fresh(fresh(**more))
         assert reason in told
+
+
+def test_for_whom_a_sink_waits_is_told_below_it():
+    sink = SinkStatus("cache", "v", None, -1, 0, 0, 0, waits_for="target", waits_since_ms=1_000)
+    line, waits = sink_lines([sink])
+    assert "not filled yet" in line
+    assert waits.strip() == (
+        "waits for its target, which has not answered since 1970-01-01 00:00:01 UTC"
+    )
+    assert len(sink_lines([replace(sink, waits_for="", waits_since_ms=0)])) == 1
+    (_, refused) = sink_lines([replace(sink, error="refused")])
+    assert refused.strip() == "refused"
 
 
 _PG = "{drivername: postgresql+psycopg, host: localhost, database: shop}"

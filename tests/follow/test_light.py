@@ -16,10 +16,13 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from mview.admin.lights import light_statuses
 from mview.catalog.definitions import KeptLight, save_light
 from mview.catalog.followers import open_follower
 from mview.changelog import KIND
 from mview.cli import main
+from mview.cli.render import _light_lines
+from mview.clock import WallMs
 from mview.config.file import load_config
 from mview.failpoints import FaultError
 from mview.files.fence import Unfenced
@@ -30,6 +33,7 @@ from mview.follow.light import source as light
 from mview.follow.light.progress import ProgressLog
 from mview.follow.light.source import LightSource
 from mview.follow.light.view import open_light
+from mview.follow.waiting import Wait, note_wait
 from mview.follower import Step, Token
 from mview.ingest import changelogs, rhythm
 from mview.ingest.spec import open_database
@@ -290,6 +294,34 @@ def test_it_becomes_what_the_batch_query_says(world: LightWorld) -> None:
     assert {file.name for file in folder.glob(f"*{seen.SUFFIX}")} == {
         name for progress in kept for name in seen.files_of(progress.seen)
     }
+
+
+@pytest.mark.parametrize("world", seeds(1, first=6), indirect=True)
+def test_for_whom_a_sink_waits_is_told(world: LightWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever does not answer while it reads is the source; else it is the target."""
+    reading, read = list[bool](), light.chunk_rows
+
+    def chunk(*args: Any) -> Any:
+        reading.append(world.source.is_reading)
+        return read(*args)
+
+    monkeypatch.setattr(light, "chunk_rows", chunk)
+    save_light(world.store, KeptLight(world.view.definition, world.view.source))
+    world.change()
+    world.shop.flush()
+    while not reading:
+        world.step()
+    assert reading[0]
+    assert not world.source.is_reading
+    folder = world.store.follower("v", "s", light=True)
+    note_wait(folder, Wait(7, "source", WallMs(1_000)))
+    for token, lines in ((None, 1), (6, 1), (7, 2)):
+        told = _light_lines(light_statuses(world.config, world.store, 2_000, token))
+        assert told[:2] == ["", "light views"]
+        assert len(told) == 2 + lines
+    assert told[-1].strip() == (
+        "waits for its source, which has not answered since 1970-01-01 00:00:01 UTC"
+    )
 
 
 @pytest.mark.parametrize("world", seeds(1, first=5), indirect=True)

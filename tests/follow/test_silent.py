@@ -15,10 +15,11 @@ import pytest
 from mview_connectors.followers.sql.sqlite import SqliteFollower
 
 from mview.catalog.followers import open_follower
-from mview.clock import SystemClock
+from mview.clock import SystemClock, WallMs
 from mview.errors import RetryableError
 from mview.files.fence import UNFENCED
 from mview.follow.followers import Followers, read_problem
+from mview.follow.waiting import Wait, note_wait, read_wait
 from mview.secrets import Mask
 from tests.follow.test_followers import PATIENCE, World
 from tests.patience import wait_for
@@ -90,6 +91,31 @@ def test_a_run_that_goes_on_shows_it(
         assert problem.tries == 1  # one silence is one
         silence.over.set()
         assert wait_for(world.is_noted, PATIENCE)
+
+
+def test_for_whom_a_sink_waits_is_noted_long_before(
+    tmp_path: Path, silence: Silence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mview.follow.followers._LOOK_S", 0.05)
+    monkeypatch.setattr("mview.follow.followers.NOTED_S", 0.05)
+    world = World(tmp_path)
+    folder, token = world.store.follower("v", "s"), UNFENCED.token
+    world.place()
+    note_wait(folder, Wait(token, "source", WallMs(1)))  # by a run that was killed
+    with world.followed():
+        assert silence.entered.wait(PATIENCE)
+        assert wait_for(lambda: is_target(read_wait(folder, token)), PATIENCE)
+        assert read_wait(folder, token + 1) is None
+        assert read_wait(folder, None) is None
+        assert read_problem(folder) is None  # it is no error yet
+        silence.over.set()
+        assert wait_for(world.is_noted, PATIENCE)
+        assert wait_for(lambda: read_wait(folder, token) is None, PATIENCE)
+    assert world.messages == []
+
+
+def is_target(wait: Wait | None) -> bool:
+    return wait is not None and wait.whom == "target" and wait.since_ms > 1
 
 
 def test_one_that_hangs_while_it_is_opened_is_silent(

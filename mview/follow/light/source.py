@@ -120,6 +120,8 @@ class LightSource:
         self._lost = 0
         #: The step of a load that no target is known to have begun.
         self._begun: int | None = None
+        #: It waits for the database or its log.
+        self.is_reading = False
 
     # --- what a sink asks ------------------------------------------------------------------------
 
@@ -412,6 +414,7 @@ class LightSource:
     @contextmanager
     def _reading(self) -> Iterator[None]:
         """Errors of clients as ours; what they have open is opened anew."""
+        self.is_reading = True
         try:
             yield
         except DataLostError as error:
@@ -432,6 +435,8 @@ class LightSource:
                 safe="what was brought stays",
                 hint="it is tried again; add --debug for the place",
             ) from error
+        finally:
+            self.is_reading = False
 
 
 def _whole(source: TableSchema, batches: Iterator[pa.RecordBatch]) -> pa.Table:

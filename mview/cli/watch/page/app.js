@@ -126,10 +126,10 @@ function nodesAndEdges() {
       if (follows) {
         state = follows.error ? "bad" : "";
         const behind = follows.epoch === null ? "not filled yet" : follows.waiting ? `${follows.waiting < 0 ? "some epochs" : counted(follows.waiting, "epoch")} behind, ${bytes(follows.waiting_bytes)}` : "up to date";
-        lines = [[follows.table, "soft"], [follows.error ? "does not get on" : behind, follows.error ? "bad" : "soft"]];
+        lines = [[follows.table, "soft"], [follows.error ? "does not get on" : follows.waits_for ? `waits for its ${follows.waits_for}` : behind, follows.error ? "bad" : "soft"]];
       } else if (brought) {
         state = brought.error ? "bad" : "";
-        lines = [[`${brought.phase}, ${counted(brought.rows, "row")} brought`, "soft"], [brought.error ? "does not get on" : `lag ${duration(brought.lag_ms)}`, brought.error ? "bad" : "soft"]];
+        lines = [[`${brought.phase}, ${counted(brought.rows, "row")} brought`, "soft"], [brought.error ? "does not get on" : brought.waits_for ? `waits for its ${brought.waits_for}` : `lag ${duration(brought.lag_ms)}`, brought.error ? "bad" : "soft"]];
       }
       nodes.push({ id: `s:${name}\n${sink}`, name: sink, kind: "sink", state, lines });
       edges.push([`v:${name}`, `s:${name}\n${sink}`]);
