@@ -108,6 +108,10 @@ class Database(Protocol):
         """
         ...
 
+    def unsent(self, table: str) -> Sequence[str]:
+        """The columns that the database computes, and that no log of it has: they are not read."""
+        ...
+
     def keys(self, table: str) -> Sequence[Collection[str]]:
         """The sets of columns that tell a table's rows apart by now, whether they are read or not.
 

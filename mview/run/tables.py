@@ -228,7 +228,8 @@ def with_column_told(
             there = dict.fromkeys(n for t in tables for n in (*has[t].names, *has[t].unread))
             told[view.name] = UserError(
                 f"view {view.name} needs column {m[1]!r} of table "
-                f"{' or '.join(map(str, tables))}, which is gone: it was dropped, or renamed",
+                f"{' or '.join(map(str, tables))}, which is gone: it was dropped or renamed, or "
+                "the database computes it now, and its log does not have it",
                 where=error.where,
                 allowed=", ".join(there),
                 safe=SAFE,

@@ -286,7 +286,9 @@ def test_the_columns_that_can_be_read_are_enough(tmp_path, monkeypatch):
     result = mview("init", "sqlite:///a.db", "--triggers")
     assert result.exit_code == 0, result.output
     assert "not all columns: column type GEOMETRY" in result.stdout
-    assert (tmp_path / "sql" / "g.sql").read_text() == "SELECT `id`, `n ame`\nFROM a.g\n"
+    comment, view = (tmp_path / "sql" / "g.sql").read_text().split("\n", 1)
+    assert comment.startswith("-- Not all columns: column type GEOMETRY")
+    assert view == "SELECT `id`, `n ame`\nFROM a.g\n"
     assert mview("check", "sql").exit_code == 0
 
 
@@ -445,6 +447,31 @@ def test_servers(request, folder, monkeypatch, kind):
             assert other["missing_topics"] == "wait", "a connector that begins has none of changes"
         assert config.changes["crm"].source == kind
         checked = mview("check", "sql", "--config", "mview.yml")
+        assert checked.exit_code == 0, checked.output
+
+
+@pytest.mark.service
+def test_columns_that_the_database_computes_are_told(folder, monkeypatch, postgresql):
+    with postgresql.new_database() as database:
+        postgresql.execute(
+            "CREATE TABLE a (id int PRIMARY KEY, "
+            'twice int GENERATED ALWAYS AS (id) STORED, "a b" int GENERATED ALWAYS AS (1) STORED)',
+            database,
+        )
+        settings = postgresql.settings(database)
+        monkeypatch.setenv("CRM_PASSWORD", reveal(settings["password"], "tests"))
+        url = (
+            f"postgresql://{settings['username']}@{settings['host']}:{settings['port']}/{database}"
+        )
+        result = mview("init", url, "--name", "crm")
+        told = (
+            "ot all columns: the database computes columns twice, a b, which its log does not have:"
+            " write the expression into the view\n"
+        )
+        assert result.exit_code == 0, result.output
+        assert f"; n{told}" in result.stdout
+        assert (folder / "sql" / "a.sql").read_text() == f"-- N{told}SELECT *\nFROM crm.a\n"
+        checked = mview("check", "sql")
         assert checked.exit_code == 0, checked.output
 
 

@@ -69,6 +69,13 @@ WHERE t.typtype <> 'd'
 ORDER BY s.number
 """
 
+#: The columns that are left out of these.
+_GENERATED = """
+SELECT attname::text FROM pg_attribute
+WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated <> ''
+ORDER BY attnum
+"""
+
 #: Unique indexes of all rows; a deferrable one may have two rows of a key for a moment, and changes
 #: in the log do not say which of them they are of.
 _INDEXES = """
@@ -402,6 +409,10 @@ class PostgresqlDatabase(SqlDatabase):
             (schema or self._namespace,),
         )
         return {name: _RELATIONS[kind] for name, kind in rows if kind in _RELATIONS}
+
+    def unsent(self, table: str) -> Sequence[str]:
+        """Generated columns."""
+        return [name for (name,) in self.query(_GENERATED, (self._regclass(table),))]
 
     def _columns(self, table: str) -> dict[str, Callable[[], Column]]:
         rows = self.query(_COLUMNS, (self._regclass(table),))

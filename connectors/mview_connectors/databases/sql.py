@@ -241,6 +241,10 @@ class SqlDatabase(ABC):
             raise refused[0]
         return read
 
+    def unsent(self, table: str) -> Sequence[str]:
+        """See `Database`; none, where the log has all columns."""
+        return ()
+
     def keys(self, table: str) -> list[set[str]]:
         """See `Database`: the primary key, unique indexes without NULL, and the declared key."""
         schema, name = TableName.of(table)

@@ -149,10 +149,10 @@ def init(url: str, folder: Path, name: str | None = None, *, triggers: bool = Fa
         )
     _there(parsed)
     only_triggers = triggers and file.exists()
-    there = [path for path in (file, view, *by_debezium) if path.exists()]
-    if there and not only_triggers:
+    taken = [path for path in (file, view, *by_debezium) if path.exists()]
+    if taken and not only_triggers:
         raise ConfigError(
-            f"{there[0]} is there already",
+            f"{taken[0]} is there already",
             safe="nothing was written",
             hint="move it away, or have the files made in another folder with --folder, and add "
             "what is in them to yours by hand",
@@ -186,10 +186,11 @@ def init(url: str, folder: Path, name: str | None = None, *, triggers: bool = Fa
     shown = _first(config, name, dialect, [t.name for t in good]) if good else needy[0].name
     called = re.sub(r"[^a-z0-9_]+", "_", shown.lower()).strip("_") or "rows"
     first = view / f"{called}.sql"
+    there = next(table for table in tables if table.name == shown)
     made = {
         file: configuration(name, settings, dialect, {t.name: t.needs for t in needy}),
         **{path: debezium(name, parsed) for path in by_debezium},
-        first: first_view(name, shown, next(t.columns for t in tables if t.name == shown)),
+        first: first_view(name, shown, there.columns, there.partly),
     }
     for path, text in made.items():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -336,6 +337,12 @@ def _table(database: Database, table: str) -> FoundTable:
         else:
             break
     columns = schema.names if left else ()
+    if unsent := database.unsent(table):
+        several = "columns" if len(unsent) > 1 else "column"
+        partly.append(
+            f"the database computes {several} {', '.join(unsent)}, which its log does not have: "
+            "write the expression into the view"
+        )
     rows = database.plan(table, schema, _ALL, _ALL).rows
     return FoundTable(table, rows, schema.key, "", "; ".join(partly), columns)
 

@@ -174,14 +174,22 @@ def debezium(name: str, url: URL) -> str:
     return orjson.dumps(settings, option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
-def first_view(connection: str, table: str, columns: Sequence[str] = ()) -> str:
-    """All rows of a table, with all columns or these; its name is quoted where it must be."""
+def first_view(connection: str, table: str, columns: Sequence[str] = (), lacks: str = "") -> str:
+    """All rows of a table; its name is quoted where it must be.
+
+    Args:
+        connection: the name of the connection.
+        table: the table.
+        columns: those that are listed; none: all.
+        lacks: why these are not all; a comment.
+    """
+    told = f"-- Not all columns: {' '.join(lacks.split())}\n" if lacks else ""
     listed = ", ".join(map(quoted, columns)) or "*"
-    plain = f"SELECT {listed}\nFROM {connection}.{table}\n"
+    plain = f"{told}SELECT {listed}\nFROM {connection}.{table}\n"
     try:
         if parse_view(plain, "v").table_names == (RelationId("table", table, connection),):
             return plain
     except UserError:
         pass
     parts = [quoted(part) for part in TableName.of(table) if part]
-    return f"SELECT {listed}\nFROM {connection}.{'.'.join(parts)}\n"
+    return f"{told}SELECT {listed}\nFROM {connection}.{'.'.join(parts)}\n"
