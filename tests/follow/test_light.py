@@ -24,6 +24,7 @@ from mview.cli import main
 from mview.cli.render import _light_lines
 from mview.clock import WallMs
 from mview.config.file import load_config
+from mview.errors import DecodeError
 from mview.failpoints import FaultError
 from mview.files.fence import Unfenced
 from mview.follow.cursor import CursorLog
@@ -294,6 +295,26 @@ def test_it_becomes_what_the_batch_query_says(world: LightWorld) -> None:
     assert {file.name for file in folder.glob(f"*{seen.SUFFIX}")} == {
         name for progress in kept for name in seen.files_of(progress.seen)
     }
+
+
+@pytest.mark.parametrize("world", seeds(1, first=7), indirect=True)
+def test_a_change_that_cannot_be_taken_says_what_gets_past_it(world: LightWorld) -> None:
+    """As of a table that was altered: whichever finds it, the log or who decodes it."""
+    while not world.step():
+        pass
+    world.shop.log(table="orders", op="insert", after={"id": "many", "customer_id": 1, "day": None})
+    world.shop.flush()
+    with pytest.raises(DecodeError) as caught:
+        until_refused(world)
+    assert caught.value.safe == "the table in the sink stays as it is"
+    assert str(caught.value.hint).endswith(
+        "`mview drop v` and run again: its tables in sinks are filled anew"
+    )
+
+
+def until_refused(world: LightWorld) -> None:
+    for _ in range(20):
+        world.step()
 
 
 @pytest.mark.parametrize("world", seeds(1, first=6), indirect=True)

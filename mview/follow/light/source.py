@@ -17,7 +17,7 @@ the log has passed the last read of a chunk plus T: then it is `loaded`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -59,6 +59,7 @@ from mview.ingest.pace import HELD_S, Pacer
 from mview.ingest.rhythm import Rhythm
 from mview.ingest.spec import QuerySpec, TableSpec, log_reader
 from mview.merge.net import Netted, net_changes, old_and_new
+from mview.relation import RelationId
 from mview.rows.key_sets import KeySet
 from mview.schema import TableSchema
 from mview.store.manifest import Cut, Manifest
@@ -210,8 +211,7 @@ class LightSource:
             self._start = after, self._place(at)
         start = self._start[1]
         end = logs.advance(start)
-        for halt in end["halts"].values():
-            raise self._halted(record(TableHalt, halt))
+        self._check({name: record(TableHalt, halt) for name, halt in end["halts"].items()})
         table = self._table(self._load(at))
         left = [(table, chunk) for chunk in chunks[at.chunks :]]
         may_read = bool(left and self._pace.take(left, 1))
@@ -221,7 +221,9 @@ class LightSource:
             return None
         self._rhythm.begin()
         pieces = logs.pieces(start, end) if end != start else []
-        batches = [decoded.changes for piece in pieces for decoded in logs.changes(piece)]
+        taken = dict[RelationId, TableHalt]()
+        batches = [decoded.changes for piece in pieces for decoded in logs.changes(piece, taken)]
+        self._check(taken)
         source = self._view.source
         netted = net_changes(batches, source, at.positions, at.newest)
         # Nothing is known of old rows, and need not be: what a change leaves out is refused here.
@@ -251,6 +253,11 @@ class LightSource:
         self._note(after, then)
         self._start = after, end
         return None
+
+    def _check(self, halts: Mapping[Any, TableHalt]) -> None:
+        """Raise where the table halts; another one is not read."""
+        for halt in halts.values():
+            raise self._halted(halt)
 
     def _halted(self, halt: TableHalt) -> DecodeError:
         """A light view is not loaded anew by itself: its table in the sink would be emptied."""

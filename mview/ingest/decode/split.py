@@ -335,7 +335,7 @@ def _changes(event: ChangeEvent, table: TableSpec) -> list[_Change]:
 
 def _moved(event: ChangeEvent, table: TableSpec) -> DecodeError:
     """The error of a statement after which nobody knows the table's rows."""
-    return DecodeError(
+    error = DecodeError(
         f"rows of {table.name} go, come or change by a statement, and no message tells which",
         where=_place(event),
         got=shown(event.detail or "", 200),
@@ -343,6 +343,8 @@ def _moved(event: ChangeEvent, table: TableSpec) -> DecodeError:
         safe=_SAFE,
         hint="if the table is there no more, remove the views that read it",
     )
+    error.mends = ""  # it is loaded anew as it is
+    return error
 
 
 def _altered(event: ChangeEvent, table: TableSpec) -> DecodeError:
