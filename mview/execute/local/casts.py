@@ -44,33 +44,21 @@ _NO: dict[pa.DataType, str] = {
 _NO_DECIMAL = _WORDS % "A-DF-Za-df-z"
 
 
-def can_try(kind: pa.DataType) -> bool:
-    """Whether TRY_CAST of a string to a type is admitted."""
-    return kind in _NO or is_decimal(kind)
-
-
-def try_cast(value: Typed, kind: pa.DataType) -> str:
-    """The DuckDB text of a string in another type, or NULL; raises where only Spark knows."""
-    name, text = duckdb_type(kind), value.sql
-    form, no = (_NUMBER, _NO_DECIMAL) if is_decimal(kind) else (_PLAIN[kind], _NO[kind])
-    return (
-        f"(CASE WHEN regexp_full_match({text}, '{form}') THEN TRY_CAST({text} AS {name}) "
-        f"WHEN regexp_full_match({text}, '|{no}') THEN NULL "
-        f"WHEN {text} IS NOT NULL THEN CAST({SPARK_DECIDES} AS {name}) END)"
-    )
-
-
 # By its decimal digits, of which those of small values stand far behind the point.
 _DECIMAL = (
-    "(CASE WHEN abs({0}) < 1 THEN CAST(round(CAST(CAST({0} AS VARCHAR) AS DECIMAL(38,37)), {1}) "
+    "(CASE WHEN abs({0}) < 1 THEN {3}(round(CAST(CAST({0} AS VARCHAR) AS DECIMAL(38,37)), {1}) "
     "AS {2}) WHEN abs({0}) < 1e17 "
-    "THEN CAST(round(CAST(CAST({0} AS VARCHAR) AS DECIMAL(38,20)), {1}) AS {2}) "
+    "THEN {3}(round(CAST(CAST({0} AS VARCHAR) AS DECIMAL(38,20)), {1}) AS {2}) "
     f"WHEN isfinite({{0}}) THEN CAST({SPARK_DECIDES} AS {{2}}) END)"
 )
 
 
-def cast(value: Typed, kind: pa.DataType) -> str:
-    """The DuckDB text of a value in another type; raises there where Spark may."""
+def cast(value: Typed, kind: pa.DataType, word: str = "CAST") -> str:
+    """The DuckDB text of a value in another type; raises there where Spark may.
+
+    Args:
+        word: DuckDB's for what may not fit into the type.
+    """
     name = duckdb_type(kind)
     if value.type == kind:
         return value.sql
@@ -82,9 +70,9 @@ def cast(value: Typed, kind: pa.DataType) -> str:
     if kind == BOOLEAN and is_exact_number(value.type):
         return f"({value.sql} <> 0)"
     if is_decimal(kind) and value.type == DOUBLE:
-        return _DECIMAL.format(value.sql, kind.scale, name)
+        return _DECIMAL.format(value.sql, kind.scale, name, word)
     if kind in INTEGERS and (is_decimal(value.type) or value.type == DOUBLE):
-        return f"CAST(trunc({value.sql}) AS {name})"
+        return f"{word}(trunc({value.sql}) AS {name})"
     form = _NUMBER if is_decimal(kind) else _PLAIN.get(kind)
     if value.type == STRING and form is not None:
         plain = f"regexp_full_match({value.sql}, '{form}')"
@@ -98,4 +86,17 @@ def cast(value: Typed, kind: pa.DataType) -> str:
         return f"CAST(CAST({value.sql} AS DECIMAL({digits + 1},{digits})) AS VARCHAR)"
     if kind == STRING and value.type in DATES:
         return years_alike(value.sql, f"CAST({value.sql} AS VARCHAR)")
-    return f"CAST({value.sql} AS {name})"
+    return f"{word}({value.sql} AS {name})"
+
+
+def try_cast(value: Typed, kind: pa.DataType) -> str:
+    """The DuckDB text of a value in another type, or NULL; raises where only Spark knows."""
+    if kind == STRING or value.type != STRING:
+        return cast(value, kind, "TRY_CAST")
+    name, text = duckdb_type(kind), value.sql
+    form, no = (_NUMBER, _NO_DECIMAL) if is_decimal(kind) else (_PLAIN[kind], _NO[kind])
+    return (
+        f"(CASE WHEN regexp_full_match({text}, '{form}') THEN TRY_CAST({text} AS {name}) "
+        f"WHEN regexp_full_match({text}, '|{no}') THEN NULL "
+        f"WHEN {text} IS NOT NULL THEN CAST({SPARK_DECIDES} AS {name}) END)"
+    )

@@ -37,7 +37,7 @@ from mview.execute.local.admitted.spark_types import (
     is_list,
     name_of,
 )
-from mview.execute.local.casts import can_try, cast, try_cast
+from mview.execute.local.casts import cast, try_cast
 from mview.execute.local.json_paths import is_plain_key, json_scalar
 from mview.execute.local.literals import (
     as_date,
@@ -206,15 +206,13 @@ class Expressions:
             kind = parse_type(node.to.sql(dialect="spark"))
         except (UserError, ValueError):
             raise NotAdmittedError("type", f"CAST to {node.to.sql(dialect='spark')}") from None
-        if node.args.get("safe"):
-            if value.type != STRING or not can_try(kind):
-                raise _type_error("TRY_CAST", [value, Typed("", kind)])
-            return Typed(try_cast(value, kind), kind)
-        if value.type == STRING and value.literal is not None:
+        safe = bool(node.args.get("safe"))
+        if value.type == STRING and value.literal is not None and not safe:
             return as_date(value, kind)
         if duckdb_type(kind) is None or not castable(value.type, kind):
-            raise NotAdmittedError("type", f"CAST {name_of(value.type)} to {name_of(kind)}")
-        return Typed(cast(value, kind), kind)
+            word = "TRY_CAST" if safe else "CAST"
+            raise NotAdmittedError("type", f"{word} {name_of(value.type)} to {name_of(kind)}")
+        return Typed((try_cast if safe else cast)(value, kind), kind)
 
     def _is(self, node: exp.Is) -> Typed:
         value = self.translate(node.this)

@@ -170,7 +170,8 @@ class Indexer:
             return None
         part = self.first + len(self._indexes)
         index = self._indexes.setdefault(node.table, _Index(part, node.table, node.key))
-        made = index.column(_over(value, {ref: exp.column(ref.column) for ref in node.columns}))
+        own = _over(value, {ref: exp.column(ref.column) for ref in node.columns})
+        made = index.column(own.transform(_without_errors))
         relation = f"{node.relation} index"
         key = index.names[: len(node.key)]
         pairs = (
@@ -276,6 +277,25 @@ def _over(expression: exp.Expr, columns: Mapping[Ref, exp.Expr]) -> exp.Expr:
             assert ref is not None
             node.replace(exp.paren(columns[ref].copy()))
     return copied
+
+
+def _without_errors(node: exp.Expr) -> exp.Expr:
+    """NULL where an operator would raise: an index has rows that the view's filters leave out.
+
+    A row that they don't leave out is computed by the view itself, too, and raises there.
+    """
+    if isinstance(node, exp.Cast) and node.to.this not in exp.DataType.TEXT_TYPES:
+        return exp.TryCast(this=node.this, to=node.to, safe=True)
+    if isinstance(node, exp.TsOrDsToDate):
+        return exp.TryCast(this=node.this, to=exp.DataType.build("date"), safe=True)
+    if isinstance(node, exp.Div | exp.IntDiv | exp.Mod) and _may_be_zero(node.expression):
+        divisor = exp.Nullif(this=node.expression.copy(), expression=exp.Literal.number(0))
+        node.set("expression", divisor)
+    return node
+
+
+def _may_be_zero(divisor: exp.Expr) -> bool:
+    return not isinstance(divisor.unnest(), exp.Literal | exp.Nullif)
 
 
 def _position(names: Collection[str], value: exp.Expr) -> int | None:

@@ -352,13 +352,13 @@ def cases_of(rule: Admitted) -> list[Case]:
     return cases
 
 
-def cast_cases() -> list[Case]:
+def cast_cases(word: str) -> list[Case]:
     return [
-        (f"cast({source} as {target})", f"CAST({column('a', source)} AS {target})")
+        (f"{word}({source} as {target})", f"{word}({column('a', source)} AS {target})")
         for source, target in itertools.product(TYPES, repeat=2)
         if castable(parse_type(source), parse_type(target))
     ] + [
-        (f"cast(texts as {target})", f"CAST(texts AS {target})")
+        (f"{word}(texts as {target})", f"{word}(texts AS {target})")
         for target in TYPES
         if castable(pa.string(), parse_type(target))
     ]
@@ -463,7 +463,12 @@ OTHERS = [
     *("date_sub(a_date, 1)", "date_add(a_date, 30)", "substr(a_string, 1, 1)", "mod(a_int, 10)"),
 ]
 
-ENTRIES = [*(cases_of(rule) for rule in SCALARS), cast_cases(), [(text, text) for text in OTHERS]]
+ENTRIES = [
+    *(cases_of(rule) for rule in SCALARS),
+    cast_cases("cast"),
+    cast_cases("try_cast"),
+    [(text, text) for text in OTHERS],
+]
 SCALAR_CASES = [case for cases in ENTRIES for case in cases]
 
 
