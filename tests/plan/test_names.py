@@ -183,7 +183,7 @@ CUT = {
     "mview/codes.py": "names of modules",
     "mview/execute/calls.py": "module:attribute",
     "mview/notebook/extra.py": "names of modules",
-    "mview/execute/local/literals.py": "digits",
+    "mview/execute/local/admitted/literals.py": "digits",
     "mview/failpoints.py": "a fail point and what it does",
     "mview/merge/net.py": "parts of a position",
     "mview/plan/definition.py": "<sink>.<option> of a property",

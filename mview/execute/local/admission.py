@@ -14,6 +14,7 @@ from sqlglot import exp
 from sqlglot.errors import OptimizeError
 from sqlglot.optimizer.qualify import qualify
 
+from mview.execute.local.admitted.casts import cast
 from mview.execute.local.admitted.spark_types import (
     BOOLEAN,
     INT,
@@ -24,7 +25,6 @@ from mview.execute.local.admitted.spark_types import (
     is_list,
     name_of,
 )
-from mview.execute.local.casts import cast
 from mview.execute.local.expressions import (
     Expressions,
     check_keys,

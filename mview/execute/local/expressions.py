@@ -8,8 +8,16 @@ import pyarrow as pa
 from sqlglot import exp
 
 from mview.errors import UserError
+from mview.execute.local.admitted.casts import cast, try_cast
 from mview.execute.local.admitted.entries import Admitted, raised_by_casts
 from mview.execute.local.admitted.functions import ADMITTED
+from mview.execute.local.admitted.literals import (
+    as_date,
+    fixed_interval,
+    fold_dates,
+    number_literal,
+    text_literal,
+)
 from mview.execute.local.admitted.signatures import (
     DATES,
     ORDERED,
@@ -37,15 +45,9 @@ from mview.execute.local.admitted.spark_types import (
     is_list,
     name_of,
 )
-from mview.execute.local.casts import cast, try_cast
+from mview.execute.local.admitted.times import MICROSECONDS
+from mview.execute.local.admitted.zones import from_zone, is_known, to_zone
 from mview.execute.local.json_paths import is_plain_key, json_scalar
-from mview.execute.local.literals import (
-    as_date,
-    fixed_interval,
-    fold_dates,
-    number_literal,
-    text_literal,
-)
 from mview.execute.refusal import NotAdmittedError
 from mview.plan.operators.orderings import order_in
 from mview.schema import parse_type
@@ -141,6 +143,7 @@ class Expressions:
             exp.TryCast: self._cast,
             exp.Is: self._is,
             exp.Case: self._case,
+            exp.DecodeCase: self._decode,
             exp.Nullif: self._nullif,
             exp.Exists: self._exists,
             exp.Subquery: self._scalar,
@@ -152,6 +155,11 @@ class Expressions:
             exp.Bracket: self._element,
             exp.JSONExtractScalar: self._json,
             exp.GroupConcat: self._call,
+            exp.WithinGroup: self._call,
+            exp.AtTimeZone: self._zoned,
+            exp.FromTimeZone: self._zoned,
+            exp.ConvertTimezone: self._between_zones,
+            **dict.fromkeys((exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE), self._compared),
             exp.ArgMax: self._call,
             exp.ArgMin: self._call,
             exp.Grouping: self._grouping,
@@ -241,6 +249,15 @@ class Expressions:
         whens = " ".join(f"WHEN {condition} THEN {value}" for condition, value in pairs)
         return Typed(f"(CASE {whens} ELSE {texts[-1]} END)", signature.result)
 
+    def _decode(self, node: exp.DecodeCase) -> Typed:
+        """`decode(x, 1, 'a', 2, 'b', 'other')`, which compares as `<=>` does."""
+        value, *rest = node.expressions
+        cases = [
+            exp.If(this=exp.NullSafeEQ(this=value, expression=search), true=result)
+            for search, result in zip(rest[0:-1:2], rest[1::2], strict=False)
+        ]
+        return self._case(exp.Case(ifs=cases, default=rest[-1] if len(rest) % 2 else None))
+
     def _nullif(self, node: exp.Nullif) -> Typed:
         left, right = self.translate(node.this), self.translate(node.expression)
         equal = apply(_RULES[exp.EQ][0], [left, right])
@@ -259,6 +276,8 @@ class Expressions:
 
     def _in(self, node: exp.In) -> Typed:
         query = node.args.get("query")
+        if query is None and isinstance(node.this, exp.Tuple):
+            return self._row_in(node)
         if query is None:
             return self._rule(_RULES[exp.In][0], node)
         value = self.translate(node.this)
@@ -272,6 +291,18 @@ class Expressions:
         # Spark has false where SQL has NULL, which only a value shows.
         unknown = _of_unknown(node)
         return Typed(f"coalesce({made}, {unknown})" if unknown else made, BOOLEAN)
+
+    def _row_in(self, node: exp.In) -> Typed:
+        """`(a, b) IN ((1, 'x'), …)`: rows are equal where all of their values are, NULLs too."""
+        only(node, "this", "expressions")
+        tests = []
+        for row in node.expressions:
+            same = zip(node.this.expressions, row.expressions, strict=False)
+            if not isinstance(row, exp.Tuple) or len(row.expressions) != len(node.this.expressions):
+                raise NotAdmittedError("operator", node.sql(dialect="spark"))
+            equal = (exp.NullSafeEQ(this=left, expression=right) for left, right in same)
+            tests.append(" AND ".join(self.translate(test).sql for test in equal))
+        return Typed(f"({' OR '.join(tests)})", BOOLEAN)
 
     def _like(self, node: exp.Like | exp.ILike | exp.RegexpLike) -> Typed:
         only(node, "this", "expression", negate=(True,))
@@ -388,6 +419,58 @@ class Expressions:
             value = Typed(cast(value, TIMESTAMP), TIMESTAMP)
         return self._moved(node, value, "+", exp.Interval(this=number, unit=node.args["unit"]))
 
+    def _compared(self, node: exp.Binary) -> Typed:
+        """A comparison; that of a span of time with an interval goes by microseconds."""
+        rule = _RULES[type(node)][0]
+        sides = [node.this.unnest(), node.expression.unnest()]
+        if {type(side) for side in sides} != {exp.Sub, exp.Interval}:
+            return self._rule(rule, node)
+        return Typed(rule.duckdb.format(*map(self._micros, sides)), BOOLEAN)
+
+    def _micros(self, node: exp.Expr) -> str:
+        """The microseconds of a literal interval, or between two times."""
+        if isinstance(node, exp.Interval):
+            number, unit = fixed_interval(node)
+            if unit not in MICROSECONDS:
+                raise NotAdmittedError("type", node.sql(dialect="spark"))
+            return str(number * MICROSECONDS[unit])
+        only(node, "this", "expression")
+        times = [self.translate(node.this), self.translate(node.expression)]
+        if any(time.type not in DATES for time in times):
+            raise _type_error("subtract", times)
+        later, earlier = (f"epoch_us({cast(time, TIMESTAMP)})" for time in times)
+        return f"({later} - {earlier})"
+
+    def _zoned(self, node: exp.AtTimeZone | exp.FromTimeZone) -> Typed:
+        """`from_utc_timestamp(x, zone)` and `to_utc_timestamp(x, zone)`."""
+        only(node, "this", "zone")
+        time, zone = self.translate(node.this), self._zone(node.args["zone"])
+        if time.type != TIMESTAMP:
+            raise _type_error(_named(node), [time])
+        moved = to_zone if isinstance(node, exp.AtTimeZone) else from_zone
+        return Typed(moved(time.sql, zone), TIMESTAMP)
+
+    def _between_zones(self, node: exp.ConvertTimezone) -> Typed:
+        only(node, "source_tz", "target_tz", "timestamp")
+        time, source = self.translate(node.args["timestamp"]), node.args.get("source_tz")
+        if time.type not in DATES:
+            raise _type_error("convert_timezone", [time])
+        utc = cast(time, TIMESTAMP_NTZ)
+        if source is not None:
+            utc = from_zone(utc, self._zone(source))
+        return Typed(to_zone(utc, self._zone(node.args["target_tz"])), TIMESTAMP_NTZ)
+
+    def _zone(self, node: exp.Expr) -> str:
+        """A literal zone.
+
+        Raises:
+            NotAdmittedError: it is not one that both engines know alike.
+        """
+        zone = self.translate(node).literal or ""
+        if not is_known(zone):
+            raise NotAdmittedError("operator", f"time zone {node.sql(dialect='spark')}")
+        return zone
+
     def _rule(self, rule: Admitted, node: exp.Expr) -> Typed:
         values = [self.translate(part) for part in operands(rule, node)]
         return apply(_for_types(rule, values), values)
@@ -405,6 +488,8 @@ class Expressions:
             return self._value_by(node, tail)
         if isinstance(node, exp.GroupConcat):
             return self._listed(node, tail)
+        if isinstance(node, exp.WithinGroup):
+            return self._aggregate(_percentile(node), tail)
         rule = _rule_of(node)
         if rule is None or not rule.aggregate:
             raise NotAdmittedError("operator", _named(node))
@@ -547,6 +632,16 @@ def apply(rule: Admitted, values: list[Typed]) -> Typed:
     if signature.result != BOOLEAN:
         text = f"CAST({text} AS {duckdb_type(signature.result)})"
     return Typed(text, signature.result)
+
+
+def _percentile(node: exp.WithinGroup) -> exp.Quantile:
+    """`percentile_cont(p) WITHIN GROUP (ORDER BY x)` as `percentile(x, p)`."""
+    call, order = node.this, node.expression
+    items = order.expressions if isinstance(order, exp.Order) else []
+    if not isinstance(call, exp.PercentileCont) or len(items) != 1 or items[0].args.get("desc"):
+        raise NotAdmittedError("operator", f"{_named(call)} WITHIN GROUP")
+    only(call, "this")
+    return exp.Quantile(this=items[0].this, quantile=call.this)
 
 
 def _scale(kind: pa.DataType) -> dict[str, str]:

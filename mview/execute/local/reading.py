@@ -80,9 +80,38 @@ def _part(args: list[exp.Expr]) -> exp.Expr:
     return exp.Extract(this=exp.var(part.name), expression=value)
 
 
+def _not_zero(args: list[exp.Expr]) -> exp.Expr:
+    """`nullifzero(x)`."""
+    return _of_one("nullifzero", args, lambda x: exp.Nullif(this=x, expression=_zero()))
+
+
+def _zero_or(args: list[exp.Expr]) -> exp.Expr:
+    """`zeroifnull(x)`."""
+    return _of_one("zeroifnull", args, lambda x: exp.Coalesce(this=x, expressions=[_zero()]))
+
+
+def _tried(name: str, kind: str) -> _Build:
+    """`try_to_date(x)` and its like, without a format."""
+    return lambda args: _of_one(
+        name, args, lambda x: exp.TryCast(this=x, to=exp.DataType.build(kind), safe=True)
+    )
+
+
+def _of_one(name: str, args: list[exp.Expr], made: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
+    return made(args[0]) if len(args) == 1 else exp.Anonymous(this=name, expressions=args)
+
+
+def _zero() -> exp.Expr:
+    return exp.Literal.number(0)
+
+
 _FUNCTIONS = {
     **SparkGrammar.FUNCTIONS,
     **dict.fromkeys(("DATE_PART", "DATEPART"), _part),
+    "NULLIFZERO": _not_zero,
+    "ZEROIFNULL": _zero_or,
+    "TRY_TO_DATE": _tried("try_to_date", "date"),
+    "TRY_TO_TIMESTAMP": _tried("try_to_timestamp", "timestamp"),
     **{name: _of_units(SparkGrammar.FUNCTIONS[name]) for name in ("DATEDIFF", "DATE_DIFF")},
 }
 

@@ -81,14 +81,19 @@ CAST(f AS int) | CAST(i AS decimal(12,2)) | CAST(d AS string) | TRY_CAST(s AS in
 #: Other names that run in process, and such that do so in a form that no entry has.
 _ALSO = """
 and(ok, ok) | any_value(i) OVER (ORDER BY b) | array_agg(s) | array_size(split(s, '-')) |
-boolean(ok) | ceiling(f) | char_length(s) | character_length(s) | cume_dist() OVER (ORDER BY b) |
-date(s) | date_diff(d, e) | dateadd(d, 1) | div(i, j) | double(i) |
+boolean(ok) | ceiling(f) | char_length(s) | character_length(s) |
+convert_timezone('UTC', 'Asia/Shanghai', at) | cume_dist() OVER (ORDER BY b) |
+date(s) | date_diff(d, e) | dateadd(d, 1) | decode(i, 1, 'a', 'b') | div(i, j) | double(i) |
 element_at(split(s, '-'), 1) | explode(split(s, '-')) | first(i) OVER (ORDER BY b) |
-ilike(s, 'a') | int(s) | last(i) OVER (ORDER BY b) | lcase(s) | len(s) | like(s, 'a') |
+from_utc_timestamp(at, 'Europe/Berlin') | ilike(s, 'a') | int(s) |
+last(i) OVER (ORDER BY b) | lcase(s) | len(s) | like(s, 'a') |
 listagg(s, ',') WITHIN GROUP (ORDER BY s) | locate('a', s) | log(f) | mod(i, j) | not(ok) |
-or(ok, ok) | pow(f, 3) | regexp_like(s, 'a') | rlike(s, 'a') | sha(s) |
+nullifzero(i) | or(ok, ok) | percentile_cont(0.5) WITHIN GROUP (ORDER BY f) | pow(f, 3) |
+regexp_like(s, 'a') | rlike(s, 'a') | sha(s) |
 signum(f) | string(i) | substr(s, 1, 2) | timestamp(s) | timestampadd(d, 1) |
-to_unix_timestamp(at) | try_element_at(split(s, '-'), 1) | ucase(s) | var_samp(f)
+to_unix_timestamp(at) | to_utc_timestamp(at, 'Europe/Berlin') |
+try_element_at(split(s, '-'), 1) | try_to_date(s) | try_to_timestamp(s) | ucase(s) |
+var_samp(f) | zeroifnull(i)
 """
 _IN_FROM = {"posexplode": "x AS v FROM t_ LATERAL VIEW posexplode(split(s, '-')) q AS p, x"}
 

@@ -290,6 +290,13 @@ LITERALS = {
         *((name, n) for name in EXACT for n in ("0", "1", "2", "20") if "38" not in name),
         *((name,) for name in EXACT if "38" not in name),
     ],
+    "round_before_point": [
+        (name, n) for name in EXACT for n in ("-1", "-2", "-5", "-9") if "38" not in name
+    ],
+    "shiftright": [
+        (f"a_{kind}", n) for kind in ("int", "bigint", "tinyint") for n in ("0", "1", "31")
+    ],
+    **{name: [("a_string", p) for p in PATTERNS] for name in ("regexp_substr", "regexp_count")},
     "percentile": [
         *((name, part) for name in MEASURED for part in ("0", "0.5", "0.9", "1", "0.123456")),
     ],
@@ -373,6 +380,8 @@ DEFERRING = (
     *("CAST(a_double", "a_string ILIKE ANY", "a_date + a_int", "a_date - b_int"),
     *("regexp_extract(", "ilike(", "make_date(", "a_string NOT ILIKE", "NOT a_string RLIKE"),
     *("CAST(make_date(", "CAST(date_add(", "date_format(date_add("),
+    *("cast(texts as boolean)", "CAST(texts AS boolean)", "CAST(a_bigint AS timestamp)"),
+    *("from_utc_timestamp(", "to_utc_timestamp(", "convert_timezone(", "cast(bigint as timestamp)"),
 )
 
 
@@ -460,6 +469,32 @@ OTHERS = [
     *("concat(year(a_date), 'Q', quarter(a_date))", "concat_ws('-', a_int, a_string, b_boolean)"),
     *("trim(BOTH 'a ' FROM a_string)", "trim('' FROM a_string)", "btrim(a_string, 'a')"),
     *("CAST(a_double AS decimal(10,2))", "CAST(a_double AS decimal(38,10))"),
+    *("decode(a_int, 1, 'a', -1, 'b', 'c')", "decode(a_string, 'a', b_date, NULL, a_date)"),
+    *("decode(a_int, b_bigint, a_date)", "nullifzero(a_int)", "nullifzero(a_decimal_4_2)"),
+    *("zeroifnull(a_tinyint)", "zeroifnull(a_decimal_4_2)", "zeroifnull(a_double)"),
+    *("try_to_date(texts)", "try_to_timestamp(texts)", "try_to_timestamp(a_date)"),
+    *("(a_int, a_string) IN ((1, 'a'), (10, 'ab'))", "(a_int, b_date) NOT IN ((1, a_date))"),
+    *("(a_boolean, b_int) IN ((NULL, 1), (true, NULL))"),
+    *("a_timestamp - b_timestamp > INTERVAL 1 DAY", "a_timestamp_ntz - b_date <= INTERVAL 2 HOURS"),
+    *(
+        "a_date - b_date = INTERVAL '0' DAYS",
+        "INTERVAL '10' MINUTE < a_timestamp - b_timestamp_ntz",
+    ),
+    *(
+        "(a_timestamp_ntz - b_timestamp_ntz) <> INTERVAL -1 SECOND",
+        "extract(yearofweek FROM a_date)",
+    ),
+    *(
+        call.format(time=time, zone=zone)
+        for call in (
+            "from_utc_timestamp({time}, '{zone}')",
+            "to_utc_timestamp({time}, '{zone}')",
+            "convert_timezone('{zone}', 'Asia/Shanghai', {time})",
+            "convert_timezone('{zone}', {time})",
+        )
+        for time in ("a_timestamp", "a_timestamp_ntz", "a_date")
+        for zone in ("Europe/Berlin", "UTC", "America/New_York", "Asia/Kolkata")
+    ),
     *("date_sub(a_date, 1)", "date_add(a_date, 30)", "substr(a_string, 1, 1)", "mod(a_int, 10)"),
 ]
 

@@ -85,7 +85,7 @@ def test_admits(sql: str) -> None:
         ("SELECT id FROM shop.t WHERE NOT (n > 1 AND id IN (SELECT id FROM u))", "IN (SELECT"),
         ("SELECT array_contains(list, s) FROM shop.t", "array_contains"),
         ("SELECT atan2(f, f) FROM shop.t", "atan2"),
-        ("SELECT try_cast(s AS boolean) FROM shop.t", "TRY_CAST"),
+        ("SELECT try_cast(s AS float) FROM shop.t", "TRY_CAST"),
         ("SELECT s RLIKE '(?i)a' FROM shop.t", "rlike(string, string)"),
         ("SELECT regexp_replace(s, 'a*', 'b') FROM shop.t", "regexp_replace"),
         ("SELECT power(s, 3) FROM shop.t", "power(string, int)"),

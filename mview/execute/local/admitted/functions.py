@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow as pa
 from sqlglot import exp
 
 from mview.execute.local.admitted.aggregates import AGGREGATES
@@ -24,9 +25,11 @@ from mview.execute.local.admitted.entries import (
 from mview.execute.local.admitted.lists import LISTS
 from mview.execute.local.admitted.signatures import (
     any_to,
+    as_wide,
     chosen,
     compared,
     decimal_quotient,
+    decimal_rest,
     either,
     exactly,
     integers,
@@ -39,15 +42,26 @@ from mview.execute.local.admitted.signatures import (
     plus,
     quotient,
     rounded,
+    rounded_before,
     rounded_double,
+    shifted,
     signed,
     spread,
     squared,
     times,
     whole,
     whole_quotient,
+    with_double,
 )
-from mview.execute.local.admitted.spark_types import BIGINT, BOOLEAN, DOUBLE, FLOAT, INT, INTEGERS
+from mview.execute.local.admitted.spark_types import (
+    BIGINT,
+    BOOLEAN,
+    DOUBLE,
+    FLOAT,
+    INT,
+    INTEGERS,
+    duckdb_type,
+)
 from mview.execute.local.admitted.texts import TEXTS
 from mview.execute.local.admitted.times import TIMES
 
@@ -69,6 +83,7 @@ _POSITIVE_REST = (
     _ZERO % "BIGINT" + "WHEN {1} = -1 THEN {0} - {0} WHEN {0} % nullif({1}, 0) < 0 "
     "THEN ({0} % nullif({1}, 0) + {1}) % nullif({1}, 0) ELSE {0} % nullif({1}, 0) END"
 )
+_DOUBLE_REST = _ZERO % "DOUBLE" + "ELSE {0} % {1} END"
 _SAME = "{0} IS NOT DISTINCT FROM {1}"
 _NAN = "coalesce(isnan({0}), FALSE)"
 _DECIMALS = (
@@ -103,6 +118,21 @@ _ROUNDED = (
 # no error, as it is in Spark, if x + 1 has no place in its type. It does not where functions stand.
 _NEGATED = "multiply({0}, -1)"
 
+_TRIED = "CASE WHEN {1} <> 0 THEN {0} / {1} END"
+_TRIED_OPERATORS = (
+    ("try_add", exp.SafeAdd, "+"),
+    ("try_subtract", exp.SafeSubtract, "-"),
+    ("try_multiply", exp.SafeMultiply, "*"),
+)
+
+
+def _tried(name: str, node: type[exp.Expr], sign: str, kind: pa.DataType) -> Admitted:
+    """An operator of integers that is NULL where the result has no place in their type."""
+    text = f"TRY_CAST(CAST({{0}} AS HUGEINT) {sign} CAST({{1}} AS HUGEINT) AS {duckdb_type(kind)})"
+    rule = binary(f"{name}_of_{kind}", node, f"{name}({{0}}, {{1}})", as_wide(kind))
+    return replace(rule, duckdb=text)
+
+
 SCALARS: tuple[Admitted, ...] = (
     binary("add", exp.Add, "{0} + {1}", plus, "add({0}, {1})"),
     binary("subtract", exp.Sub, "{0} - {1}", plus, "subtract({0}, {1})"),
@@ -115,6 +145,21 @@ SCALARS: tuple[Admitted, ...] = (
     ),
     binary("div", exp.IntDiv, "{0} div {1}", whole_quotient, _WHOLE),
     binary("mod", exp.Mod, "{0} % {1}", integers, _REST),
+    binary("mod_of_doubles", exp.Mod, "{0} % {1}", with_double, _DOUBLE_REST),
+    binary("mod_of_decimals", exp.Mod, "{0} % {1}", decimal_rest),
+    binary("try_divide", exp.SafeDivide, "try_divide({0}, {1})", quotient, _TRIED),
+    binary(
+        "try_divide_decimals",
+        exp.SafeDivide,
+        "try_divide({0}, {1})",
+        decimal_quotient,
+        rounded_text("{0}", whole_digits("{1}")),
+    ),
+    *(
+        _tried(name, node, sign, kind)
+        for name, node, sign in _TRIED_OPERATORS
+        for kind in (INT, BIGINT)
+    ),
     unary("negate_integers", exp.Neg, "(- {0})", one_of(INTEGERS), _NEGATED),
     unary("negate", exp.Neg, "(- {0})", number),
     unary("abs", exp.Abs, "abs({0})", number),
@@ -176,6 +221,12 @@ SCALARS: tuple[Admitted, ...] = (
         duckdb=_ROUNDED % (", {1}", ", {1}"),
         parts=("this", "decimals"),
     ),
+    replace(
+        binary("round_before_point", exp.Round, "round({0}, {1})", rounded_before),
+        # Of a decimal that is NULL, DuckDB makes 0 where it has no such digits.
+        duckdb="CASE WHEN {0} IS NOT NULL THEN round({0}, {1}) END",
+        parts=("this", "decimals"),
+    ),
     binary("power", exp.Pow, "power({0}, {1})", squared, "{0} * {0}"),
     binary("power_of_any", exp.Pow, "power({0}, {1})", spread, "strict_power({0}, {1})"),
     unary("sign", exp.Sign, "sign({0})", signed, _SIGN),
@@ -203,6 +254,7 @@ SCALARS: tuple[Admitted, ...] = (
     binary("bit_or", exp.BitwiseOr, "{0} | {1}", integers),
     binary("bit_xor", exp.BitwiseXor, "{0} ^ {1}", integers, "xor({0}, {1})"),
     unary("bit_not", exp.BitwiseNot, "(~ {0})", one_of(INTEGERS)),
+    binary("shiftright", exp.BitwiseRightShift, "shiftright({0}, {1})", shifted, "{0} >> {1}"),
     unary("bit_count", exp.BitwiseCount, "bit_count({0})", one_of(INTEGERS, INT), _BITS),
     *LISTS,
     *TEXTS,

@@ -37,6 +37,18 @@ def matched(values: list[Typed]) -> Signature | None:
     return Signature((STRING, STRING), BOOLEAN) if fits else None
 
 
+def searched(values: list[Typed]) -> Signature | None:
+    """A string, and a pattern; the result is a string."""
+    return Signature((STRING, STRING), STRING) if matched(values) else None
+
+
+def counted_by(values: list[Typed]) -> Signature | None:
+    """A string, and a pattern that matches no empty text."""
+    pattern = _pattern(values[1])
+    fits = pattern is not None and not pattern.search("") and matched(values)
+    return Signature((STRING, STRING), INT) if fits else None
+
+
 def replaced(values: list[Typed]) -> Signature | None:
     """A string, a pattern that matches no empty text, and what comes in place of it."""
     text, by, instead = values

@@ -277,6 +277,41 @@ def _decimals(values: list[Typed]) -> list[pa.DataType] | None:
     return [as_decimal(value, shrink=True) for value in values]
 
 
+def decimal_rest(values: list[Typed]) -> Signature | None:
+    """Operands of %: exact numbers, one of them a decimal at least."""
+    if (sides := _decimals(values)) is None:
+        return None
+    whole = [side.precision - side.scale for side in sides]
+    scale = max(side.scale for side in sides)
+    wide, result = decimal(max(whole) + scale, scale), decimal(min(whole) + scale, scale)
+    return None if wide is None or result is None else Signature((wide, wide), result)
+
+
+def with_double(values: list[Typed]) -> Signature | None:
+    """Two numbers, one of them a double."""
+    return spread(values) if DOUBLE in {value.type for value in values} else None
+
+
+def as_wide(kind: pa.DataType) -> Sign:
+    """Two integers of which the wider type is this one."""
+
+    def sign(values: list[Typed]) -> Signature | None:
+        signed = integers(values)
+        return signed if signed is not None and signed.result == kind else None
+
+    return sign
+
+
+def shifted(values: list[Typed]) -> Signature | None:
+    """An integer, and a literal number of bits within it."""
+    value, bits = values
+    if value.type not in INTEGERS or not is_count(bits):
+        return None
+    kind = BIGINT if value.type == BIGINT else INT
+    fits = int(bits.literal or 0) < (64 if kind == BIGINT else 32)
+    return Signature((kind, INT), kind) if fits else None
+
+
 def averaged_decimals(values: list[Typed]) -> Signature | None:
     """The operand of avg: a decimal whose sum has room for four digits more."""
     (value,) = values
@@ -416,6 +451,20 @@ def rounded_double(values: list[Typed]) -> Signature | None:
     return Signature((DOUBLE, INT), DOUBLE) if int(values[1].literal or 0) <= _MAX_PLACES else None
 
 
+def rounded_before(values: list[Typed]) -> Signature | None:
+    """An exact number, and a literal number of digits before the point."""
+    value, digits = values[0].type, values[1]
+    if digits.type != INT or not re.fullmatch(r"-[1-9]", digits.literal or ""):
+        return None
+    if value in INTEGERS:
+        return Signature((value, INT), value)
+    if not is_decimal(value):
+        return None
+    places = max(value.precision - value.scale + 1, 1 - int(digits.literal or 0))
+    result = decimal(places, 0)
+    return None if result is None else Signature((value, INT), result)
+
+
 def total(values: list[Typed]) -> Signature | None:
     """The operand of sum."""
     (value,) = values
@@ -544,7 +593,9 @@ def castable(source: pa.DataType, target: pa.DataType) -> bool:
     if source in (target, NULL):
         return True
     if source == STRING:
-        return bool(target in (*INTEGERS, DOUBLE, DATE, TIMESTAMP) or is_decimal(target))
+        return target in (*INTEGERS, BOOLEAN, DOUBLE, DATE, TIMESTAMP) or is_decimal(target)
+    if source in INTEGERS and target == TIMESTAMP:
+        return True
     if is_exact_number(source):
         return bool(is_exact_number(target) or target in (DOUBLE, STRING, BOOLEAN))
     if source == DOUBLE:
@@ -553,6 +604,8 @@ def castable(source: pa.DataType, target: pa.DataType) -> bool:
         return target in (*INTEGERS, STRING)
     if source == FLOAT:
         return bool(target == DOUBLE)
+    if source == TIMESTAMP and target in INTEGERS:
+        return True
     return source in DATES and target in (*DATES, STRING)
 
 

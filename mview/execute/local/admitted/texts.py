@@ -7,7 +7,14 @@ from dataclasses import replace
 from sqlglot import exp
 
 from mview.execute.local.admitted.entries import FLAGS, SPARK_DECIDES, Admitted, binary, unary
-from mview.execute.local.admitted.patterns import extracted, matched, replaced, unbroken
+from mview.execute.local.admitted.patterns import (
+    counted_by,
+    extracted,
+    matched,
+    replaced,
+    searched,
+    unbroken,
+)
 from mview.execute.local.admitted.signatures import (
     all_of,
     as_texts,
@@ -114,6 +121,16 @@ TEXTS: tuple[Admitted, ...] = (
         parts=("expressions",),
         form={"this": "octet_length"},
     ),
+    unary("bit_length", exp.BitLength, "bit_length({0})", _LENGTH, "(8 * strlen({0}))"),
+    replace(
+        binary(
+            "find_in_set", exp.Anonymous, "find_in_set({0}, {1})", as_texts(all_of(STRING, INT))
+        ),
+        duckdb="CASE WHEN {0} IS NOT NULL AND {1} IS NOT NULL "
+        "THEN coalesce(list_position(string_split({1}, ','), {0}), 0) END",
+        parts=("expressions",),
+        form={"this": "find_in_set"},
+    ),
     unary("ascii", exp.Ascii, "ascii({0})", _LENGTH),
     _cased("upper", exp.Upper, _NO_UPPER),
     _cased("lower", exp.Lower, _NO_LOWER),
@@ -200,6 +217,16 @@ TEXTS: tuple[Admitted, ...] = (
         parts=("this", "expression", "group"),
         fixed={**FLAGS, "null_if_pos_overflow": (True,)},
         arity=(3,),
+        defers=True,
+    ),
+    replace(
+        binary("regexp_substr", exp.RegexpSubstr, "regexp_substr({0}, {1})", as_texts(searched)),
+        duckdb=unbroken("nullif(regexp_extract({0}, {1}), '')"),
+        defers=True,
+    ),
+    replace(
+        binary("regexp_count", exp.RegexpCount, "regexp_count({0}, {1})", as_texts(counted_by)),
+        duckdb=unbroken("len(regexp_extract_all({0}, {1}))", "INTEGER"),
         defers=True,
     ),
     binary("split", exp.RegexpSplit, "split({0}, {1})", as_texts(cut), "string_split({0}, {1})"),

@@ -38,7 +38,7 @@ _PART = one_of(DATES, INT)
 #: Of a date and of a time without a zone, Spark makes a time with one, and days of times.
 _DAY = as_times(DATE, DATE)
 #: Microseconds of units that are always as long, in UTC.
-_LONG = {
+MICROSECONDS = {
     "WEEK": 604_800_000_000,
     "DAY": 86_400_000_000,
     "HOUR": 3_600_000_000,
@@ -88,22 +88,30 @@ def _apart_by(unit: str, micros: int) -> Admitted:
     )
 
 
-def _of_unix(name: str, micros: int) -> Admitted:
-    """A time of so many units since 1970; Spark decides on years but 1 to 9999."""
+def time_of(micros: int) -> str:
+    """DuckDB text: the time after so many units since 1970; Spark decides on years but 1 to 9999.
+
+    Args:
+        micros: of a unit.
+    """
     first, last = -62_135_596_800 * 1_000_000 // micros, 253_402_300_800 * 1_000_000 // micros - 1
     text = f"make_timestamp(CAST({{0}} AS BIGINT) * {micros}) WHEN {{0}} IS NOT NULL"
     text = f"(CASE WHEN {{0}} BETWEEN {first} AND {last} THEN {text}"
-    rule = _named(
-        name, one_of(INTEGERS, TIMESTAMP), f"{text} THEN CAST({SPARK_DECIDES} AS TIMESTAMP) END)"
-    )
-    return replace(rule, defers=True)
+    return f"{text} THEN CAST({SPARK_DECIDES} AS TIMESTAMP) END)"
+
+
+def units_of(micros: int) -> str:
+    """DuckDB text: the whole units since 1970, those before it counted from the one before."""
+    rest = f"((epoch_us({{0}}) % {micros} + {micros}) % {micros})"
+    return f"((epoch_us({{0}}) - {rest}) // {micros})"
+
+
+def _of_unix(name: str, micros: int) -> Admitted:
+    return replace(_named(name, one_of(INTEGERS, TIMESTAMP), time_of(micros)), defers=True)
 
 
 def _to_unix(name: str, node: type[exp.Expr], micros: int) -> Admitted:
-    """The whole units since 1970, those before it counted from the one before."""
-    rest = f"((epoch_us({{0}}) % {micros} + {micros}) % {micros})"
-    text = f"((epoch_us({{0}}) - {rest}) // {micros})"
-    return unary(name, node, f"{name}({{0}})", one_of((TIMESTAMP,), BIGINT), text)
+    return unary(name, node, f"{name}({{0}})", one_of((TIMESTAMP,), BIGINT), units_of(micros))
 
 
 def _in_format(name: str, node: type[exp.Expr], sign: Sign, duckdb: str) -> Admitted:
@@ -170,6 +178,7 @@ TIMES: tuple[Admitted, ...] = (
     *(_extracted(p, f"{p}({{0}})") for p in ("year", "quarter", "month", "day", "week")),
     *(_extracted(part, "(dayofweek({0}) + 1)") for part in ("dow", "dayofweek")),
     _extracted("doy", "dayofyear({0})"),
+    _extracted("yearofweek", "isoyear({0})"),
     *(_extracted(p, f"{p}({{0}})", as_times(TIMESTAMP, INT)) for p in ("hour", "minute")),
     *(
         unary(name, node, f"{name}({{0}})", as_times(TIMESTAMP, INT))
@@ -207,6 +216,17 @@ TIMES: tuple[Admitted, ...] = (
         "unix_date({0})",
         one_of((DATE,), INT),
         "({0} - DATE '1970-01-01')",
+    ),
+    replace(
+        unary(
+            "date_from_unix_date",
+            exp.DateFromUnixDate,
+            "date_from_unix_date({0})",
+            one_of((INT,), DATE),
+            f"(CASE WHEN {{0}} BETWEEN -719162 AND 2932896 THEN DATE '1970-01-01' + {{0}} "
+            f"WHEN {{0}} IS NOT NULL THEN CAST({SPARK_DECIDES} AS DATE) END)",
+        ),
+        defers=True,
     ),
     unary(
         "unix_micros",
@@ -280,6 +300,6 @@ TIMES: tuple[Admitted, ...] = (
         as_times(DATE, INT),
         fixed={"date_part_boundary": (True, False)},
     ),
-    *(_apart_by(unit, micros) for unit, micros in _LONG.items()),
+    *(_apart_by(unit, micros) for unit, micros in MICROSECONDS.items()),
     *(_apart_by_months(*unit) for unit in (("MONTH", 1), ("QUARTER", 3), ("YEAR", 12))),
 )

@@ -18,6 +18,7 @@ from mview.execute.local.admitted.spark_types import (
     is_decimal,
     is_exact_number,
 )
+from mview.execute.local.admitted.times import time_of, units_of
 
 _DAY = r"\d{4}-\d\d-\d\d"
 #: How a string is written that both engines read alike; Spark decides on every other one.
@@ -41,6 +42,10 @@ _NO: dict[pa.DataType, str] = {
     DATE: "[A-Za-z][A-Za-z0-9]*",
     TIMESTAMP: "[A-SU-Za-su-z][A-Za-z0-9]*",
 }
+#: What Spark reads as true and as false, in any case; any other word is none of the two.
+_TRUE, _FALSE = ("'t', 'true', 'y', 'yes', '1'", "'f', 'false', 'n', 'no', '0'")
+_TRUTH = f"WHEN lower({{0}}) IN ({_TRUE}) THEN TRUE WHEN lower({{0}}) IN ({_FALSE}) THEN FALSE "
+_UNKNOWN = f"WHEN {{0}} IS NOT NULL THEN CAST({SPARK_DECIDES} AS BOOLEAN) END)"
 _NO_DECIMAL = _WORDS % "A-DF-Za-df-z"
 
 
@@ -67,6 +72,12 @@ def cast(value: Typed, kind: pa.DataType, word: str = "CAST") -> str:
     if is_decimal(value.type) and kind == DOUBLE:
         # By its digits: DuckDB's own cast divides, and rounds twice.
         return f"CAST(CAST({value.sql} AS VARCHAR) AS DOUBLE)"
+    if kind == TIMESTAMP and value.type in INTEGERS:
+        return time_of(1_000_000).format(value.sql)
+    if kind in INTEGERS and value.type == TIMESTAMP:
+        return f"{word}({units_of(1_000_000).format(value.sql)} AS {name})"
+    if kind == BOOLEAN and value.type == STRING:
+        return f"(CASE {_TRUTH}{_UNKNOWN}".format(value.sql)
     if kind == BOOLEAN and is_exact_number(value.type):
         return f"({value.sql} <> 0)"
     if is_decimal(kind) and value.type == DOUBLE:
@@ -94,6 +105,9 @@ def try_cast(value: Typed, kind: pa.DataType) -> str:
     if kind == STRING or value.type != STRING:
         return cast(value, kind, "TRY_CAST")
     name, text = duckdb_type(kind), value.sql
+    if kind == BOOLEAN:
+        word = "WHEN regexp_full_match({0}, '[A-Za-z0-9]*') THEN NULL "
+        return f"(CASE {_TRUTH}{word}{_UNKNOWN}".format(text)
     form, no = (_NUMBER, _NO_DECIMAL) if is_decimal(kind) else (_PLAIN[kind], _NO[kind])
     return (
         f"(CASE WHEN regexp_full_match({text}, '{form}') THEN TRY_CAST({text} AS {name}) "
