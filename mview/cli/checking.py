@@ -297,10 +297,11 @@ class Checker:
         missing += lacking(self.config, [definition], kept)
         if self.offline:
             if missing:
+                once = "" if definition.mode == "light" else ", or run the view once"
                 raise ConfigError(
                     f"the columns of {missing[0]} are not in the store",
                     where=str(self.config.store),
-                    hint="check without --offline, or run the view once",
+                    hint=f"check without --offline{once}",
                 )
             return {name: self._kept[name] for name in names}
         short = lacking(self.config, [definition], self.schemas)

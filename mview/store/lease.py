@@ -198,7 +198,8 @@ class Lease:
                 got=_describe(owner) if owner else None,
                 safe="nothing is lost: what it had decided of its running epoch the other one has "
                 "published, the rest it does again",
-                hint="stop this runner: it was paused for longer than its lease",
+                hint="stop this runner: it was paused for longer than its lease, or a clock was "
+                "set",
             )
 
     def release(self) -> None:
