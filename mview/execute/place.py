@@ -8,7 +8,7 @@ from typing import Literal
 import pyarrow as pa
 
 from mview.execute.local.admission import translate
-from mview.execute.local.reading import read
+from mview.execute.local.parsing.reading import read
 from mview.execute.refusal import NotAdmittedError
 from mview.ivm.aggregates.maintained import STATE, VALUE
 from mview.ivm.plan import ViewPlan

@@ -49,7 +49,8 @@ class Views:
             kinds += [
                 self.joined, self.grouped, self.kept, self.kept, self.first, self.distinct,
                 self.set_operation, self.windowed, self.top, self.with_cte, self.subquery_filter,
-                self.scalar, self.using, self.rows_of_all, self.beside_one_row, self.beside_one_row,
+                self.scalar, self.using, self.staged, self.rows_of_all,
+                self.beside_one_row, self.beside_one_row,
             ]  # fmt: skip
         return self.rng.choice(kinds)(depth)
 
@@ -406,6 +407,27 @@ class Views:
             items = f"count(*) as {names[1]}, min(v) as {names[2]}"
             return f"select k, {items} from {joined} group by k", names
         return f"select k, v as {names[1]}, w as {names[2]} from {joined}", names
+
+    def staged(self, depth: int) -> tuple[str, list[str]]:
+        """As models of dbt: all columns of a table, then some by other values, and bare names."""
+        rng, table = self.rng, self.rng.choice(list(SCHEMAS))
+        columns = list(SCHEMAS[table].names)
+        chosen = rng.sample(columns[:-1], 3)
+        key, value, last = chosen
+        first, second = self.name("m"), self.name("m")
+        source = rng.choice([table, f"(select * from {table})", f"(select x.* from {table} x) y"])
+        star = rng.choice(["*", f"* except ({columns[-1]})"])
+        items = ", ".join(
+            rng.choice([name, name, f"coalesce({name}, 9) as {name}", f"{name} + 1 as {name}"])
+            for name in chosen
+        )
+        where = rng.choice(["", f" where {key} is not null and {value} < 3"])
+        text = f"with {first} as (select {star} from {source}), "
+        text += f"{second} as (select {items} from {first}{where}) "
+        if rng.random() < 0.5:
+            return f"{text}select {', '.join(chosen)} from {second}", chosen
+        items = f"{key}, sum({value}) as {value}, count(*) as {last}"
+        return f"{text}select {items} from {second} group by {key}", chosen
 
 
 def random_case(seed: int, depth: int, epochs: int = 4) -> Case:

@@ -28,6 +28,7 @@ _ONLY_SPARK = (
     "ROLLUP: one state row per group",
     "aggregates over all rows with FILTER, tests and functions",
     "min and max under ROLLUP and CUBE",
+    "in HAVING an alias hides",
     "PIVOT over a derived table",
     "the first rows without a key, of a union, of a rollup",
     "lists in no order are sorted",

@@ -32,14 +32,17 @@ from mview.execute.local.expressions import (
     ordered,
     quoted,
 )
-from mview.execute.local.naming import (
+from mview.execute.local.parsing.inlining import write_out
+from mview.execute.local.parsing.naming import (
     check_names,
-    check_using,
     join_merged,
+    mark_using,
+    merges,
     name_columns,
     name_tables,
 )
 from mview.execute.refusal import NotAdmittedError, Reason
+from mview.plan.functions.effects import conjuncts
 from mview.plan.text.dialect import drop_hints
 from mview.schema import TableSchema, type_name
 
@@ -97,11 +100,12 @@ def translate(parsed: exp.Expr, tables: Mapping[str, Mapping[str, pa.DataType]])
     }
     tree = parsed.copy()
     drop_hints(tree)
+    write_out(tree)
     columns = {name: frozenset(kinds) for name, kinds in known.items()}
     name_tables(tree, known)
     name_columns(tree, columns)
     check_names(tree, columns)
-    check_using(tree, known)
+    mark_using(tree)
     try:
         tree = qualify(tree, dialect="spark", schema=_names(known), sql=None)
     except OptimizeError as error:
@@ -295,8 +299,10 @@ class _Queries:
             sources[alias] = columns
             text += f" {_join_word(join)} {right}"
             if on := join.args.get("on"):
-                inside = _Scope(sources, scope.ctes, scope)
-                text += f" ON {_condition(self._expressions(inside), on)}"
+                inside = self._expressions(_Scope(sources, scope.ctes, scope))
+                if merges(join):
+                    _check_merged(on, inside)
+                text += f" ON {_condition(inside, on)}"
             if join.kind in ("SEMI", "ANTI"):
                 del sources[alias]
         for lateral in node.args.get("laterals") or ():
@@ -420,6 +426,14 @@ def _condition(expressions: Expressions, node: exp.Expr) -> str:
     if value.type != BOOLEAN:
         raise NotAdmittedError("type", f"a {name_of(value.type)} as a condition")
     return value.sql
+
+
+def _check_merged(on: exp.Expr, expressions: Expressions) -> None:
+    """Refuse USING over columns of two types: the merged column has the left one's in Spark."""
+    for pair in conjuncts(on):
+        assert isinstance(pair, exp.EQ)
+        if expressions.translate(pair.left).type != expressions.translate(pair.right).type:
+            raise NotAdmittedError("clause", f"USING ({pair.right.name}) over different columns")
 
 
 def _join_word(join: exp.Join) -> str:

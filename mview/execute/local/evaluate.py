@@ -15,7 +15,7 @@ from mview.connector import WEIGHT
 from mview.execute.local.admission import Translation, check_result, translate
 from mview.execute.local.admitted.spark_types import INT, duckdb_type, without_zone
 from mview.execute.local.paired import Paired, paired
-from mview.execute.local.reading import read
+from mview.execute.local.parsing.reading import read
 from mview.execute.queries import Queries
 from mview.execute.refusal import EvaluationError, NotAdmittedError
 from mview.execute.turns import aside

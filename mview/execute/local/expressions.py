@@ -11,6 +11,8 @@ from mview.errors import UserError
 from mview.execute.local.admitted.casts import cast, try_cast
 from mview.execute.local.admitted.entries import Admitted, raised_by_casts
 from mview.execute.local.admitted.functions import ADMITTED
+from mview.execute.local.admitted.json_paths import is_plain_key, json_scalar
+from mview.execute.local.admitted.lists import series
 from mview.execute.local.admitted.literals import (
     as_date,
     fixed_interval,
@@ -32,6 +34,7 @@ from mview.execute.local.admitted.spark_types import (
     DATE,
     DOUBLE,
     INT,
+    INTEGERS,
     NULL,
     STRING,
     TIMESTAMP,
@@ -47,7 +50,6 @@ from mview.execute.local.admitted.spark_types import (
 )
 from mview.execute.local.admitted.times import MICROSECONDS
 from mview.execute.local.admitted.zones import from_zone, is_known, to_zone
-from mview.execute.local.json_paths import is_plain_key, json_scalar
 from mview.execute.refusal import NotAdmittedError
 from mview.plan.operators.orderings import order_in
 from mview.schema import parse_type
@@ -156,6 +158,8 @@ class Expressions:
             exp.JSONExtractScalar: self._json,
             exp.GroupConcat: self._call,
             exp.WithinGroup: self._call,
+            exp.Dot: self._field,
+            exp.GenerateSeries: self._series,
             exp.AtTimeZone: self._zoned,
             exp.FromTimeZone: self._zoned,
             exp.ConvertTimezone: self._between_zones,
@@ -280,8 +284,10 @@ class Expressions:
             return self._row_in(node)
         if query is None:
             return self._rule(_RULES[exp.In][0], node)
-        value = self.translate(node.this)
         text, kinds = self._subquery(query.this if isinstance(query, exp.Subquery) else query)
+        if isinstance(node.this, exp.Tuple):
+            return self._row_in_query(node, text, kinds)
+        value = self.translate(node.this)
         kind = common_type([Typed("", kind) for kind in (value.type, *kinds)])
         if len(kinds) != 1 or NULL in (value.type, *kinds) or kind is None or is_list(kind):
             raise NotAdmittedError("type", "IN (SELECT …) over different types")
@@ -303,6 +309,21 @@ class Expressions:
             equal = (exp.NullSafeEQ(this=left, expression=right) for left, right in same)
             tests.append(" AND ".join(self.translate(test).sql for test in equal))
         return Typed(f"({' OR '.join(tests)})", BOOLEAN)
+
+    def _row_in_query(self, node: exp.In, text: str, kinds: list[pa.DataType]) -> Typed:
+        """`(a, b) IN (SELECT …)` as a condition, which holds where both are equal."""
+        place: exp.Expr | None = node.parent
+        while isinstance(place, exp.Paren):
+            place = place.parent
+        left = [self.translate(part) for part in node.this.expressions]
+        if isinstance(place, exp.Not) or _of_unknown(node) or len(left) != len(kinds):
+            raise NotAdmittedError("operator", "(a, b) IN (SELECT …) but as a condition")
+        names = [f"c{number}" for number in range(len(kinds))]
+        right = [Typed(f'"rows"."{n}"', k) for n, k in zip(names, kinds, strict=True)]
+        pairs = zip(left, right, strict=True)
+        equal = " AND ".join(apply(_RULES[exp.EQ][0], [*pair]).sql for pair in pairs)
+        rows = f'({text}) AS "rows"({", ".join(names)})'
+        return Typed(f"EXISTS (SELECT 1 FROM {rows} WHERE {equal})", BOOLEAN)
 
     def _like(self, node: exp.Like | exp.ILike | exp.RegexpLike) -> Typed:
         only(node, "this", "expression", negate=(True,))
@@ -440,6 +461,48 @@ class Expressions:
             raise _type_error("subtract", times)
         later, earlier = (f"epoch_us({cast(time, TIMESTAMP)})" for time in times)
         return f"({later} - {earlier})"
+
+    def _field(self, node: exp.Dot) -> Typed:
+        """`max(struct(a, b)).b`: of the row with the largest a, and of these with the largest b."""
+        call, name = node.this, node.expression.name.lower()
+        if not isinstance(call, exp.Max | exp.Min) or not isinstance(call.this, exp.Struct):
+            raise NotAdmittedError("operator", "a field of a struct")
+        only(call, "this")
+        fields = call.this.expressions
+        if not all(isinstance(part, exp.PropertyEQ) for part in fields):
+            raise NotAdmittedError("operator", "a field of a struct without a name")
+        names = [part.this.name.lower() for part in fields]
+        if names.count(name) != 1:
+            raise NotAdmittedError("operator", f"field {name} of a struct")
+        values = [self.translate(part.expression) for part in fields]
+        if not all(value.type in ORDERED or is_decimal(value.type) for value in values):
+            raise _type_error("struct", values)
+        # NULL comes before all values.
+        packed = ", ".join(
+            f"f{number} := {value.sql} IS NOT NULL, v{number} := {value.sql}"
+            for number, value in enumerate(values)
+        )
+        place = names.index(name)
+        text = f"struct_extract({call.key}(struct_pack({packed})), 'v{place}')"
+        kind = values[place].type
+        return Typed(f"CAST({text} AS {duckdb_type(kind)})", kind)
+
+    def _series(self, node: exp.GenerateSeries) -> Typed:
+        """`sequence(first, last, step)` of literal steps."""
+        only(node, "start", "end", "step")
+        first, last = self.translate(node.args["start"]), self.translate(node.args["end"])
+        kind, step, unit = common_type([first, last]), node.args.get("step"), ""
+        number: int | None = None
+        if kind == DATE:
+            number, unit = (None, "DAY") if step is None else fixed_interval(step)
+        elif step is not None and kind in INTEGERS:
+            self._count(step)
+            number = int(step.name)
+        fits = kind in INTEGERS or unit in ("DAY", "MONTH")
+        if kind is None or not fits or (number is not None and number < 1):
+            raise _type_error("sequence", [first, last])
+        first, last = (Typed(cast(value, kind), kind) for value in (first, last))
+        return series(first, last, number, unit)
 
     def _zoned(self, node: exp.AtTimeZone | exp.FromTimeZone) -> Typed:
         """`from_utc_timestamp(x, zone)` and `to_utc_timestamp(x, zone)`."""

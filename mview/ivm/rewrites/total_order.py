@@ -17,11 +17,11 @@ from sqlglot import exp
 from mview.ivm.facts.keys import Schemas, equal_columns, unique_columns
 from mview.plan.clocks import CLOCKS
 from mview.plan.definition import ViewDefinition
+from mview.plan.functions.windows import write_out
 from mview.plan.operators import ir
 from mview.plan.operators.build import build
 from mview.plan.operators.ir import Unsupported
 from mview.plan.operators.orderings import Ordering, with_value
-from mview.plan.operators.select import write_out
 from mview.plan.text.place import span
 from mview.plan.text.query import ascending, number_of, numbered
 from mview.relation import RelationId

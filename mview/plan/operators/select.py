@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import combinations, product
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from sqlglot import exp
 
@@ -18,6 +18,7 @@ from mview.plan.functions.effects import (
     walk,
     windows,
 )
+from mview.plan.functions.windows import put_windows_in_place
 from mview.plan.operators import ir
 from mview.plan.operators.from_clause import from_clause
 from mview.plan.operators.ir import Ref, Unsupported
@@ -110,7 +111,9 @@ def finish_select(
 ) -> tuple[ir.Node, tuple[tuple[str, Ref], ...]]:
     """Everything after WHERE: the operator and the output columns."""
     state = _Select(builder, core.node, core.scope, ctes)
-    tree = _with_windows_in_place(tree)
+    if tree.args.get("windows"):
+        tree = tree.copy()
+        put_windows_in_place(tree)
     plain = _expand_stars(builder, tree, core.scope)
     for name, expression in plain:
         if isinstance(expression, exp.Alias):
@@ -179,29 +182,6 @@ def _aliases_in(state: _Select, expression: exp.Expr) -> Iterator[tuple[exp.Colu
             yield node, stands_for
 
 
-def _with_windows_in_place(tree: exp.Select) -> exp.Select:
-    """The query with `OVER name` written out."""
-    named = {window.name.lower(): window for window in tree.args.get("windows") or []}
-    if not named:
-        return tree
-    tree = tree.copy()
-    clauses = (tree.args.get(name) for name in ("having", "qualify", "order"))
-    places = [*tree.expressions, *(clause for clause in clauses if clause is not None)]
-    for window in [inner for place in places for inner in windows(place)]:
-        base = named.get(window.alias.lower())
-        if base is not None:
-            write_out(window, base)
-        window.set("alias", None)
-    return tree
-
-
-def write_out(window: exp.Window, base: exp.Expr) -> None:
-    """Give a window in a tree what the window that it names consists of."""
-    for part in ("partition_by", "order", "spec"):
-        window.set(part, base.copy().args.get(part))
-    window.set("alias", None)
-
-
 def _use_order(state: _Select, tree: exp.Select, outputs: set[str]) -> None:
     """Remember the columns that only ORDER BY and such read: the text needs them in its slices."""
     clauses = (tree.args.get(name) for name in ("order", "sort", "distribute", "cluster"))
@@ -264,6 +244,13 @@ def _aggregate(
     """Add the aggregate; returns the select list's values and the conditions over its columns."""
     builder = state.builder
     group, sets = _group_by(state, tree, plain)
+    if tree.args.get("having"):
+        number = len(plain)
+        values = [
+            *values[:number],
+            _with_aliases(state, values[number], group),
+            *values[number + 1 :],
+        ]
     bound = _values(state, plain, values)
     relation = builder.fresh("agg")
     calls: dict[exp.Expr, str] = {}
@@ -288,6 +275,25 @@ def _aggregate(
         sets,
     )
     return replaced
+
+
+def _with_aliases(state: _Select, having: exp.Expr, group: list[exp.Expr]) -> exp.Expr:
+    """HAVING as Spark reads it: a column that is not grouped by gives way to an alias.
+
+    Args:
+        having: the condition; not changed.
+        group: what is grouped by, bound.
+    """
+    grouped = {ir.as_ref(expr) for expr in group}
+    holder = exp.paren(having.copy())
+    inside = {id(node) for call in aggregate_calls(holder) for node in call.walk()}
+    for column in [node for node in walk(holder) if isinstance(node, exp.Column)]:
+        alias = state.scope.aliases.get(column.name.lower()) if not column.table else None
+        found = None if alias is None else state.scope.find(column)
+        if id(column) not in inside and found is not None and found.ref not in grouped:
+            assert alias is not None
+            column.replace(exp.paren(alias.copy()))
+    return cast(exp.Expr, holder.this)
 
 
 def _check_grouped(

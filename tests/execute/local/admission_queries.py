@@ -37,7 +37,37 @@ JOINS = ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "LEFT SEMI JOIN", "LEFT
 CONDITIONS = ["l.k = r.k", "l.k <=> r.k", "l.k = r.k AND r.v > 5", "l.f = r.f", "l.s = r.t"]
 #: As a view compares what `max_by` and `min_by` take: no two values are equal in it.
 BY = "{f}(s, CASE WHEN NOT (k) IS NULL THEN STRUCT(k AS k, NOT (s) IS NULL AS col2, s AS s) END)"
+#: As models of dbt are written: all columns of a table first, then some of them by other values.
+_STAGED = "WITH a AS (SELECT * FROM l), b AS (SELECT id, k, upper(s) AS s, n * 2 AS n FROM a)"
 QUERIES = [
+    f"{_STAGED} SELECT s, sum(n) AS n FROM b GROUP BY s",
+    f"{_STAGED}, c AS (SELECT *, k + 1 AS j FROM b WHERE n > 0) SELECT j, lower(s) AS s FROM c",
+    f"{_STAGED}, c AS (SELECT k AS id, max(v) AS m FROM r GROUP BY k) "
+    "SELECT id, lower(s) AS s, m AS n FROM b LEFT JOIN c USING (id)",
+    "SELECT a, max(s) AS s FROM (SELECT id AS a, s FROM l) FULL JOIN (SELECT k AS a, v FROM r) "
+    "USING (a) GROUP BY a",
+    "WITH a AS (SELECT * FROM l UNION ALL SELECT * FROM l) SELECT k, sum(n) AS n FROM a GROUP BY k",
+    "WITH a AS (SELECT l.*, r.v FROM l JOIN r ON l.k = r.k), b AS (SELECT *, v + 1 AS w FROM a) "
+    "SELECT s, max(w) AS v FROM b GROUP BY s",
+    "SELECT id, lower(s) AS s, s AS raw FROM (SELECT * FROM l)",
+    "SELECT id, trim(s) AS s FROM (SELECT l.* EXCEPT (f), r.t FROM l LEFT JOIN r ON l.k = r.k)",
+    "SELECT id, n - lag(n) OVER w AS x, count(*) OVER w AS c FROM l "
+    "WINDOW w AS (PARTITION BY k ORDER BY id)",
+    "SELECT l.id, q.w FROM l JOIN (VALUES (1, 'x'), (2, NULL)) AS q(k, w) ON l.k = q.k",
+    "SELECT id, col1 FROM l CROSS JOIN (VALUES (1), (2.5))",
+    "SELECT id FROM l WHERE (k, s) IN (SELECT k, t FROM r)",
+    "SELECT id FROM l WHERE k IS NULL OR (k, id) IN (SELECT v, k FROM r)",
+    "SELECT k, max(struct(n, s)).s AS x, min(struct(s, n)).n AS y FROM l GROUP BY k",
+    "SELECT max(struct(n, s)).s AS x, min(named_struct('a', s)).a AS y FROM l WHERE id > 100",
+    "SELECT id FROM l WHERE id = '1' OR s LIKE s || '%'",
+    "SELECT l.id, r.id AS rid FROM l JOIN r ON l.s LIKE r.t || '%'",
+    "SELECT id, x FROM l LATERAL VIEW explode(sequence(d, DATE '2024-01-08', INTERVAL 2 DAYS)) "
+    "q AS x WHERE id < 6",
+    "SELECT id, x FROM l LATERAL VIEW explode(sequence(d, DATE '2024-05-31', INTERVAL 1 MONTH)) "
+    "q AS x",
+    "SELECT id, explode(sequence(1, k)) AS x FROM l",
+    "SELECT k, percentile_cont(0.3) WITHIN GROUP (ORDER BY id) AS x FROM l GROUP BY k",
+    "SELECT k, decode(k, 1, 'a', NULL, 'b', 'c') AS x FROM l",
     *(
         f"SELECT l.id AS a{'' if 'SEMI' in join or 'ANTI' in join else ', r.id AS b'} "
         f"FROM l {join} r ON {condition}"

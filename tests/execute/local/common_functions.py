@@ -13,7 +13,7 @@ from pathlib import Path
 from mview.errors import UserError
 from mview.execute.local.admission import translate
 from mview.execute.local.admitted.functions import AGGREGATES, SCALARS
-from mview.execute.local.reading import read
+from mview.execute.local.parsing.reading import read
 from mview.execute.refusal import NotAdmittedError
 from mview.plan.checks.ties import check_order
 from mview.plan.clocks import with_clocks
@@ -89,7 +89,7 @@ from_utc_timestamp(at, 'Europe/Berlin') | ilike(s, 'a') | int(s) |
 last(i) OVER (ORDER BY b) | lcase(s) | len(s) | like(s, 'a') |
 listagg(s, ',') WITHIN GROUP (ORDER BY s) | locate('a', s) | log(f) | mod(i, j) | not(ok) |
 nullifzero(i) | or(ok, ok) | percentile_cont(0.5) WITHIN GROUP (ORDER BY f) | pow(f, 3) |
-regexp_like(s, 'a') | rlike(s, 'a') | sha(s) |
+regexp_like(s, 'a') | rlike(s, 'a') | sequence(1, i) | sha(s) |
 signum(f) | string(i) | substr(s, 1, 2) | timestamp(s) | timestampadd(d, 1) |
 to_unix_timestamp(at) | to_utc_timestamp(at, 'Europe/Berlin') |
 try_element_at(split(s, '-'), 1) | try_to_date(s) | try_to_timestamp(s) | ucase(s) |

@@ -34,7 +34,7 @@ from mview.execute.local.admitted.signatures import castable
 from mview.execute.local.admitted.spark_types import INT, Typed
 from mview.execute.local.admitted.texts import _NO_LOWER, _NO_UPPER
 from mview.execute.local.evaluate import LocalEvaluator
-from mview.execute.local.reading import read
+from mview.execute.local.parsing.reading import read
 from mview.execute.refusal import EvaluationError, NotAdmittedError
 from mview.schema import parse_type, type_name
 from tests.execute.local.admission_queries import QUERIES, L, R
@@ -380,6 +380,15 @@ DEFERRING = (
     *("CAST(a_double", "a_string ILIKE ANY", "a_date + a_int", "a_date - b_int"),
     *("regexp_extract(", "ilike(", "make_date(", "a_string NOT ILIKE", "NOT a_string RLIKE"),
     *("CAST(make_date(", "CAST(date_add(", "date_format(date_add("),
+    # A string that is no number raises beside a NULL, too, where Spark does not look at it.
+    *(
+        f"{name}({', '.join(kinds)}"
+        for name in ("eq", "ne", "lt", "le", "gt", "ge", "same", "distinct", "between", "in")
+        for kinds in itertools.product(TYPES, repeat=2)
+        if "string" in kinds and kinds != ("string", "string")
+    ),
+    *(f"equal_null({a}, {b}" for a, b in itertools.permutations(TYPES, 2) if "string" in (a, b)),
+    *("sequence(", "texts = 1", "1 <> texts", "a_string <=> 1"),
     *("cast(texts as boolean)", "CAST(texts AS boolean)", "CAST(a_bigint AS timestamp)"),
     *("from_utc_timestamp(", "to_utc_timestamp(", "convert_timezone(", "cast(bigint as timestamp)"),
 )
@@ -469,12 +478,18 @@ OTHERS = [
     *("concat(year(a_date), 'Q', quarter(a_date))", "concat_ws('-', a_int, a_string, b_boolean)"),
     *("trim(BOTH 'a ' FROM a_string)", "trim('' FROM a_string)", "btrim(a_string, 'a')"),
     *("CAST(a_double AS decimal(10,2))", "CAST(a_double AS decimal(38,10))"),
+    *("a_int = '5'", "a_bigint > '7'", "a_decimal_4_2 < '0.06'", "a_double = '0.1'", "texts = 1"),
+    *("a_boolean = 'true'", "a_boolean IN ('false')", "a_int IN ('1', '10')", "1 <> texts"),
+    *("a_int BETWEEN '0' AND '9'", "a_string <=> 1", "'2' >= a_tinyint", "a_decimal_18_6 IN ('0')"),
+    *("sequence(a_tinyint, 5)", "sequence(1, a_smallint, 3)", "sequence(a_int % 7, -2)"),
+    *("sequence(a_date, DATE '2024-03-31')", "sequence(DATE '2024-01-31', a_date, INTERVAL 1 DAY)"),
+    *("sequence(DATE '2023-12-31', a_date, INTERVAL 1 MONTH)", "sequence(a_bigint, b_int)"),
     *("decode(a_int, 1, 'a', -1, 'b', 'c')", "decode(a_string, 'a', b_date, NULL, a_date)"),
     *("decode(a_int, b_bigint, a_date)", "nullifzero(a_int)", "nullifzero(a_decimal_4_2)"),
     *("zeroifnull(a_tinyint)", "zeroifnull(a_decimal_4_2)", "zeroifnull(a_double)"),
     *("try_to_date(texts)", "try_to_timestamp(texts)", "try_to_timestamp(a_date)"),
     *("(a_int, a_string) IN ((1, 'a'), (10, 'ab'))", "(a_int, b_date) NOT IN ((1, a_date))"),
-    *("(a_boolean, b_int) IN ((NULL, 1), (true, NULL))"),
+    "(a_boolean, b_int) IN ((false, 1), (true, c_int))",
     *("a_timestamp - b_timestamp > INTERVAL 1 DAY", "a_timestamp_ntz - b_date <= INTERVAL 2 HOURS"),
     *(
         "a_date - b_date = INTERVAL '0' DAYS",

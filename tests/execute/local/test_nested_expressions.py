@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from mview.execute.local.admission import translate
 from mview.execute.local.evaluate import LocalEvaluator
-from mview.execute.local.reading import read
+from mview.execute.local.parsing.reading import read
 from mview.execute.refusal import NotAdmittedError
 from mview.schema import type_name
 from tests.execute.local.test_admission import (

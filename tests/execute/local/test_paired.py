@@ -14,7 +14,7 @@ import pytest
 from mview.execute.local import evaluate
 from mview.execute.local.evaluate import LocalEvaluator
 from mview.execute.local.paired import paired
-from mview.execute.local.reading import read
+from mview.execute.local.parsing.reading import read
 from mview.schema import parse_type
 from tests.seeds import seeds
 

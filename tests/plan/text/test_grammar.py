@@ -9,7 +9,7 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import SparkSession
 from sqlglot import exp
 
-from mview.execute.local.reading import read
+from mview.execute.local.parsing.reading import read
 from mview.plan.text.dialect import parse, write
 from tests.seeds import daily
 

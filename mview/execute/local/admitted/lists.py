@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow as pa
 from sqlglot import exp
 
-from mview.execute.local.admitted.entries import Admitted, binary, unary
+from mview.execute.local.admitted.entries import SPARK_DECIDES, Admitted, binary, unary
 from mview.execute.local.admitted.signatures import (
     any_list,
     element_of,
@@ -18,7 +19,14 @@ from mview.execute.local.admitted.signatures import (
     list_of,
     ordered_list,
 )
-from mview.execute.local.admitted.spark_types import BIGINT, BOOLEAN, INT
+from mview.execute.local.admitted.spark_types import (
+    BIGINT,
+    BOOLEAN,
+    DATE,
+    INT,
+    Typed,
+    duckdb_type,
+)
 
 _NOTHING = "{0} IS NULL OR {1} IS NULL"
 _CONTAINED = (
@@ -87,3 +95,40 @@ LISTS: tuple[Admitted, ...] = (
     _sorted("sort_array_down", "sort_array({0}, false)", "false", "false"),
     _sorted("array_sort", "array_sort({0})", "", "false"),
 )
+
+
+#: Elements of a series that is made in process.
+_MOST = 10_000
+_ELSE = f"WHEN {{0}} IS NOT NULL AND {{1}} IS NOT NULL THEN CAST({SPARK_DECIDES} AS %s) END)"
+
+
+def series(first: Typed, last: Typed, step: int | None, unit: str) -> Typed:
+    """`sequence(first, last, step)` of integers, or of dates by days or months.
+
+    Without a step it goes by one, down where the last one is less.
+
+    Args:
+        first: an integer or a date.
+        last: of the same type.
+        step: more than 0; None: not given.
+        unit: of the step of dates: `DAY` or `MONTH`.
+    """
+    kind = first.type
+    made = f"{duckdb_type(kind)}[]"
+    far = "CAST({1} AS HUGEINT) - {0}" if kind != DATE else "{1} - {0}"
+    number = f"CAST({far} AS BIGINT)"
+    if unit == "MONTH":
+        number = "datediff('month', {0}, {1})"
+    element = {
+        "": f"CAST({{0}} + %si AS {duckdb_type(kind)})",
+        "DAY": "{0} + CAST(%si AS INTEGER)",
+        "MONTH": "CAST({0} + to_months(CAST(%si AS INTEGER)) AS DATE)",
+    }[unit]
+    up = f"list_transform(range(0, {number} + 1, {step or 1}), lambda i: {element % ''})"
+    if unit == "MONTH":
+        up = f"list_filter({up}, lambda x: x <= {{1}})"
+    text = f"(CASE WHEN {{0}} <= {{1}} AND {far} < {_MOST} THEN {up} "
+    if step is None:
+        down = f"list_transform(range(0, 1 - {number}, 1), lambda i: {element % '-'})"
+        text += f"WHEN {{0}} > {{1}} AND {far} > -{_MOST} THEN {down} "
+    return Typed((text + _ELSE % made).format(first.sql, last.sql), pa.list_(kind))

@@ -137,14 +137,27 @@ def _handed_on(values: list[Typed]) -> pa.DataType | None:
 
 def compared(values: list[Typed]) -> Signature | None:
     """Operands of a comparison: brought to one type, as Spark does."""
-    kind = _common(values, shrink=True)
+    kind = _common(values, shrink=True) or _beside_text(values)
     return None if kind is None else Signature((kind,) * len(values), BOOLEAN)
 
 
 def listed(values: list[Typed]) -> Signature | None:
     """Operands of IN: brought to one type."""
-    kind = _common(values, shrink=False)
+    kind = _common(values, shrink=False) or _beside_text(values)
     return None if kind is None else Signature((kind,) * len(values), BOOLEAN)
+
+
+def _beside_text(values: list[Typed]) -> pa.DataType | None:
+    """The type to which strings and numbers, or strings and truths, are brought to be compared."""
+    kinds = {value.type for value in values} - {NULL}
+    if STRING not in kinds:
+        return None
+    kinds.remove(STRING)
+    if kinds and kinds <= set(INTEGERS):
+        return BIGINT
+    if kinds and all(kind == DOUBLE or is_exact_number(kind) for kind in kinds):
+        return DOUBLE
+    return BOOLEAN if kinds == {BOOLEAN} else None
 
 
 def merged(values: list[Typed]) -> Signature | None:
@@ -532,6 +545,13 @@ def pattern(values: list[Typed]) -> Signature | None:
     if text.type != STRING or pattern.type != STRING or pattern.literal is None:
         return None
     return None if "\\" in pattern.literal else Signature((STRING, STRING), BOOLEAN)
+
+
+def any_pattern(values: list[Typed]) -> Signature | None:
+    """A string and a LIKE pattern that is no literal."""
+    text, by = values
+    fits = text.type == by.type == STRING and by.literal is None
+    return Signature((STRING, STRING), BOOLEAN) if fits else None
 
 
 def extreme(values: list[Typed]) -> Signature | None:

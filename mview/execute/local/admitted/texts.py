@@ -17,6 +17,7 @@ from mview.execute.local.admitted.patterns import (
 )
 from mview.execute.local.admitted.signatures import (
     all_of,
+    any_pattern,
     as_texts,
     counted,
     cut,
@@ -190,6 +191,13 @@ TEXTS: tuple[Admitted, ...] = (
         arity=(3,),
     ),
     binary("like", exp.Like, "{0} LIKE {1}", as_texts(pattern)),
+    replace(
+        binary("like_of", exp.Like, "{0} LIKE {1}", any_pattern),
+        # A backslash escapes in Spark only.
+        duckdb="CASE WHEN NOT contains({1}, '\\') THEN {0} LIKE {1} WHEN {0} IS NOT NULL "
+        f"AND {{1}} IS NOT NULL THEN CAST({SPARK_DECIDES} AS BOOLEAN) END",
+        defers=True,
+    ),
     replace(
         binary("ilike", exp.ILike, "{0} ILIKE {1}", as_texts(small_letters)),
         duckdb=_where(

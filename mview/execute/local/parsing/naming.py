@@ -45,17 +45,38 @@ def name_columns(tree: exp.Expr, known: Mapping[str, AbstractSet[str]]) -> None:
         tree: a query whose tables have their names.
         known: columns of the tables, in lower case.
     """
-    ctes = {cte.alias.lower(): _listed(cte) for cte in tree.find_all(exp.CTE)}
+    ctes = _results(tree, known)
     for select in tree.find_all(exp.Select):
         sources = _sources(select, known, ctes)
         if sources is None:
             continue
+        merged = {
+            column.name.lower()
+            for join in select.args.get("joins") or ()
+            for column in join.args.get("using") or ()
+        }
         for column in select.find_all(exp.Column):
             if column.table or column.parent_select is not select:
                 continue
             named = [alias for alias, columns in sources if column.name.lower() in columns]
+            if column.name.lower() in merged:
+                continue
             if len(named) == 1 and _clause(column, select) not in _ALIASES_FIRST:
                 column.set("table", named[0].copy())
+
+
+def _results(
+    tree: exp.Expr, known: Mapping[str, AbstractSet[str]]
+) -> Mapping[str, AbstractSet[str] | None]:
+    """The columns of what WITH names, by its name in lower case; None: they are not plain."""
+    ctes = list(tree.find_all(exp.CTE))
+    results: dict[str, AbstractSet[str] | None] = {}
+    for _ in ctes:  # each reads those before it
+        made = {cte.alias.lower(): _listed(cte, known, results) for cte in ctes}
+        if made == results:
+            break
+        results = made
+    return results
 
 
 def _sources(
@@ -67,7 +88,7 @@ def _sources(
     first, joins = select.args.get("from_"), select.args.get("joins") or ()
     if first is None or select.args.get("laterals"):
         return None
-    if any(join.args.get("using") or join.args.get("method") for join in joins):
+    if any(join.args.get("method") for join in joins):
         return None
     sources: list[tuple[exp.Identifier, AbstractSet[str]]] = []
     for source in (first.this, *(join.this for join in joins)):
@@ -77,20 +98,54 @@ def _sources(
             name = source.name.lower()
             columns, called = known.get(name, ctes.get(name)), called or source.this
         elif isinstance(source, exp.Subquery):
-            columns = _listed(source)
+            columns = _listed(source, known, ctes)
         if columns is None or called is None or (alias and alias.columns):
             return None
         sources.append((called, columns))
     return sources
 
 
-def _listed(query: exp.CTE | exp.Subquery) -> AbstractSet[str] | None:
+def _listed(
+    query: exp.CTE | exp.Subquery,
+    known: Mapping[str, AbstractSet[str]],
+    ctes: Mapping[str, AbstractSet[str] | None],
+) -> AbstractSet[str] | None:
     """The columns of a query's result by their names; None where they are not plain."""
     alias = query.args.get("alias")
     if alias is None or alias.columns or not isinstance(query.this, exp.Query):
         return None
-    names = query.this.named_selects
-    return None if "*" in names or "" in names else {name.lower() for name in names}
+    first: exp.Expr = query.this
+    while isinstance(first, exp.SetOperation | exp.Subquery):
+        first = first.this
+    if not isinstance(first, exp.Select):
+        return None
+    names: set[str] = set()
+    for item in first.expressions:
+        star = item.this if isinstance(item, exp.Column) else item
+        shown = {item.alias_or_name.lower()}
+        if isinstance(star, exp.Star):
+            shown = _starred(first, item, star, known, ctes)
+        if not shown or "" in shown:
+            return None
+        names |= shown
+    return names or None
+
+
+def _starred(
+    select: exp.Select,
+    item: exp.Expr,
+    star: exp.Star,
+    known: Mapping[str, AbstractSet[str]],
+    ctes: Mapping[str, AbstractSet[str] | None],
+) -> set[str]:
+    """The columns that a `*` or `t.*` stands for; none: they are not plain."""
+    sources = _sources(select, known, ctes)
+    if sources is None or star.args.get("rename"):
+        return set()
+    table = item.table.lower() if isinstance(item, exp.Column) else ""
+    shown = (columns for called, columns in sources if table in ("", called.name.lower()))
+    left_out = {column.name.lower() for column in star.args.get("except_") or ()}
+    return set().union(*shown) - left_out
 
 
 def _clause(column: exp.Column, select: exp.Select) -> str | None:
@@ -119,23 +174,16 @@ def check_names(tree: exp.Expr, known: Mapping[str, AbstractSet[str]]) -> None:
                     raise NotAdmittedError("name", f"alias {name} that hides a column")
 
 
-def check_using(tree: exp.Expr, known: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuse USING over columns of two types: the merged column has the left one's in Spark."""
-    aliases = {
-        item.alias.lower()
-        for select in tree.find_all(exp.Select)
-        for item in select.expressions
-        if isinstance(item, exp.Alias)
-    }
+def mark_using(tree: exp.Expr) -> None:
+    """Mark joins by USING, before names are resolved, which turns NATURAL into a plain join too."""
     for join in tree.find_all(exp.Join):
-        # Before names are resolved, which turns NATURAL into a plain join by name.
         only(join, "this", "side", "kind", "on", "using")
-        for column in join.args.get("using") or ():
-            name = column.name.lower()
-            kinds = {table[name] for table in known.values() if name in table}
-            if len(kinds) != 1 or name in aliases:
-                raise NotAdmittedError("clause", f"USING ({name}) over different columns")
         join.meta[_MERGES] = bool(join.args.get("using"))
+
+
+def merges(join: exp.Join) -> bool:
+    """Whether a join was one by USING, which makes one column of two."""
+    return bool(join.meta.get(_MERGES))
 
 
 def join_merged(tree: exp.Expr) -> None:
@@ -145,12 +193,12 @@ def join_merged(tree: exp.Expr) -> None:
     sqlglot resolves it to `a.k = c.k`.
 
     Args:
-        tree: a query that is resolved; its joins are marked by `check_using`.
+        tree: a query that is resolved; its joins are marked by `mark_using`.
     """
     for select in tree.find_all(exp.Select):
         merged: dict[str, exp.Expr] = {}
         for join in select.args.get("joins") or ():
-            if join.meta.get(_MERGES):
+            if merges(join):
                 _join_by(join, merged)
 
 
