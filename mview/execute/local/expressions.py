@@ -219,7 +219,9 @@ class Expressions:
         except (UserError, ValueError):
             raise NotAdmittedError("type", f"CAST to {node.to.sql(dialect='spark')}") from None
         safe = bool(node.args.get("safe"))
-        if value.type == STRING and value.literal is not None and not safe:
+        if value.type == STRING and value.literal is not None and kind not in (STRING, *DATES):
+            value = Typed(value.sql, STRING)
+        if value.type == STRING and value.literal is not None and kind != STRING and not safe:
             return as_date(value, kind)
         if duckdb_type(kind) is None or not castable(value.type, kind):
             word = "TRY_CAST" if safe else "CAST"

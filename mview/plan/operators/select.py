@@ -289,8 +289,8 @@ def _with_aliases(state: _Select, having: exp.Expr, group: list[exp.Expr]) -> ex
     inside = {id(node) for call in aggregate_calls(holder) for node in call.walk()}
     for column in [node for node in walk(holder) if isinstance(node, exp.Column)]:
         alias = state.scope.aliases.get(column.name.lower()) if not column.table else None
-        found = None if alias is None else state.scope.find(column)
-        if id(column) not in inside and found is not None and found.ref not in grouped:
+        read = None if alias is None else state.scope.find(column)
+        if id(column) not in inside and read is not None and read.ref not in grouped:
             assert alias is not None
             column.replace(exp.paren(alias.copy()))
     return cast(exp.Expr, holder.this)

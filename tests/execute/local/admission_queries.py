@@ -49,6 +49,8 @@ QUERIES = [
     "WITH a AS (SELECT * FROM l UNION ALL SELECT * FROM l) SELECT k, sum(n) AS n FROM a GROUP BY k",
     "WITH a AS (SELECT l.*, r.v FROM l JOIN r ON l.k = r.k), b AS (SELECT *, v + 1 AS w FROM a) "
     "SELECT s, max(w) AS v FROM b GROUP BY s",
+    "SELECT id, round(n / sum(n) OVER (PARTITION BY k) * 100, 2) AS p FROM l WHERE n > 0",
+    "SELECT id, n / lag(n) OVER (ORDER BY id) - 1 AS growth FROM l WHERE n > 0",
     "SELECT id, lower(s) AS s, s AS raw FROM (SELECT * FROM l)",
     "SELECT id, trim(s) AS s FROM (SELECT l.* EXCEPT (f), r.t FROM l LEFT JOIN r ON l.k = r.k)",
     "SELECT id, n - lag(n) OVER w AS x, count(*) OVER w AS c FROM l "

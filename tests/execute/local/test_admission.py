@@ -249,6 +249,7 @@ NUMBERS_OF_CHARACTERS = [
 ]
 #: Formats of dates and times; those that are not written or read alike run on Spark.
 FORMATS = [
+    *("yyyy-MM-01", "01/MM/yyyy", "yyyy-12-31 00:00", "yyyy1MM"),
     *("yyyy-MM-dd", "yyyy-mm-dd", "HH:MM", "HH:mm:ss", "yyyyMMddHHmmss", "dd.MM.yyyy HH:mm", "y"),
     *("d/M/yy", "EEE dd MMM yyyy", "EEEE, d MMMM", "h:mm a", "hh a", "M", "H:m:s", "ddMMyy", "E"),
     *("yyyy-MM-dd HH", "MMM_yyyy", "MM", "yyyy", "YYYY-MM-DD", "MMMMM", "ddd", "D", "Q", "SSS"),
@@ -289,7 +290,12 @@ LITERALS = {
     "round": [
         *((name, n) for name in EXACT for n in ("0", "1", "2", "20") if "38" not in name),
         *((name,) for name in EXACT if "38" not in name),
+        *(("a_decimal_38_10", n) for n in ("0", "2", "9")),
     ],
+    "substring_index": [
+        ("a_string", by, n) for by in ("' '", "'a'") for n in ("1", "2", "-1", "-2", "9", "-9")
+    ],
+    "split_by_sign": [("a_string", "'\\\\.'"), ("a_string", "'\\\\|'")],
     "round_before_point": [
         (name, n) for name in EXACT for n in ("-1", "-2", "-5", "-9") if "38" not in name
     ],
@@ -388,6 +394,7 @@ DEFERRING = (
         if "string" in kinds and kinds != ("string", "string")
     ),
     *(f"equal_null({a}, {b}" for a, b in itertools.permutations(TYPES, 2) if "string" in (a, b)),
+    *("round(a_decimal_4_2 /", "a_decimal_38_10 / b_decimal_4_2 - 1"),
     *("sequence(", "texts = 1", "1 <> texts", "a_string <=> 1"),
     *("cast(texts as boolean)", "CAST(texts AS boolean)", "CAST(a_bigint AS timestamp)"),
     *("from_utc_timestamp(", "to_utc_timestamp(", "convert_timezone(", "cast(bigint as timestamp)"),
@@ -478,6 +485,10 @@ OTHERS = [
     *("concat(year(a_date), 'Q', quarter(a_date))", "concat_ws('-', a_int, a_string, b_boolean)"),
     *("trim(BOTH 'a ' FROM a_string)", "trim('' FROM a_string)", "btrim(a_string, 'a')"),
     *("CAST(a_double AS decimal(10,2))", "CAST(a_double AS decimal(38,10))"),
+    *("split(replace(a_string, ' ', '|'), '\\\\|')", "split(replace(a_string, 'a', '.'), '\\\\.')"),
+    *("CAST('x' AS string)", "CAST(CAST('7' AS string) AS int)", "split(a_string, '%')[0]"),
+    *("round(a_decimal_4_2 / b_decimal_18_6 * 100, 2)", "a_decimal_38_10 / b_decimal_4_2 - 1"),
+    *("substr(a_string, instr(a_string, 'a') + 1)", "substring(a_string, 1, length(a_string) - 1)"),
     *("a_int = '5'", "a_bigint > '7'", "a_decimal_4_2 < '0.06'", "a_double = '0.1'", "texts = 1"),
     *("a_boolean = 'true'", "a_boolean IN ('false')", "a_int IN ('1', '10')", "1 <> texts"),
     *("a_int BETWEEN '0' AND '9'", "a_string <=> 1", "'2' >= a_tinyint", "a_decimal_18_6 IN ('0')"),

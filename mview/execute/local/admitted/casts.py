@@ -10,6 +10,7 @@ from mview.execute.local.admitted.spark_types import (
     BOOLEAN,
     DATE,
     DOUBLE,
+    FLOAT,
     INTEGERS,
     STRING,
     TIMESTAMP,
@@ -49,6 +50,9 @@ _UNKNOWN = f"WHEN {{0}} IS NOT NULL THEN CAST({SPARK_DECIDES} AS BOOLEAN) END)"
 _NO_DECIMAL = _WORDS % "A-DF-Za-df-z"
 
 
+#: From half way between the largest float and what would be the next.
+_TOO_LARGE = "3.4028235677973366e38::DOUBLE"
+
 # By its decimal digits, of which those of small values stand far behind the point.
 _DECIMAL = (
     "(CASE WHEN abs({0}) < 1 THEN {3}(round(CAST(CAST({0} AS VARCHAR) AS DECIMAL(38,37)), {1}) "
@@ -78,6 +82,13 @@ def cast(value: Typed, kind: pa.DataType, word: str = "CAST") -> str:
         return f"{word}({units_of(1_000_000).format(value.sql)} AS {name})"
     if kind == BOOLEAN and value.type == STRING:
         return f"(CASE {_TRUTH}{_UNKNOWN}".format(value.sql)
+    if kind == FLOAT and value.type == DOUBLE:
+        # What is too large is infinite.
+        infinite = f"CASE WHEN {value.sql} > 0 THEN 'inf' ELSE '-inf' END"
+        far = f"abs({value.sql}) >= {_TOO_LARGE} AND NOT isnan({value.sql})"
+        return f"(CASE WHEN {far} THEN ({infinite})::FLOAT ELSE ({value.sql})::FLOAT END)"
+    if kind == FLOAT and is_decimal(value.type):
+        return f"CAST(CAST({value.sql} AS VARCHAR) AS FLOAT)"
     if kind == BOOLEAN and is_exact_number(value.type):
         return f"({value.sql} <> 0)"
     if is_decimal(kind) and value.type == DOUBLE:

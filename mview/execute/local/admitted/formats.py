@@ -16,7 +16,7 @@ from mview.execute.local.admitted.spark_types import BIGINT, INTEGERS, STRING, T
 
 _FIELD = r"%(?:[mdHMSI]strict|-[mdHMSI]|[YyaAbBp])"
 _BETWEEN = r"[ ./:,_-]|'T'"
-_FORMAT = re.compile(rf"(?:{_FIELD}|{_BETWEEN})+")
+_FORMAT = re.compile(rf"(?:{_FIELD}|{_BETWEEN}|\d)+")
 #: What is read back: fields of a fixed number of digits.
 _FIXED = re.compile(rf"(?:%(?:[mdHMS]strict|Y)|{_BETWEEN})+")
 #: The field that a letter is of.

@@ -34,7 +34,9 @@ from mview.execute.local.admitted.signatures import (
     exactly,
     integers,
     listed,
+    long_plus,
     long_quotient,
+    long_times,
     merged,
     not_float,
     number,
@@ -49,6 +51,7 @@ from mview.execute.local.admitted.signatures import (
     spread,
     squared,
     times,
+    two_doubles,
     whole,
     whole_quotient,
     with_double,
@@ -137,6 +140,14 @@ SCALARS: tuple[Admitted, ...] = (
     binary("add", exp.Add, "{0} + {1}", plus, "add({0}, {1})"),
     binary("subtract", exp.Sub, "{0} - {1}", plus, "subtract({0}, {1})"),
     binary("multiply", exp.Mul, "{0} * {1}", times, "multiply({0}, {1})"),
+    *(
+        replace(binary(f"{name}_long_decimals", node, f"{{0}} {sign} {{1}}", of), defers=True)
+        for name, node, sign, of in (
+            ("add", exp.Add, "+", long_plus),
+            ("subtract", exp.Sub, "-", long_plus),
+            ("multiply", exp.Mul, "*", long_times),
+        )
+    ),
     binary("divide", exp.Div, "{0} / {1}", quotient, _DIVIDED),
     binary("divide_decimals", exp.Div, "{0} / {1}", decimal_quotient, _DECIMALS),
     replace(
@@ -178,6 +189,16 @@ SCALARS: tuple[Admitted, ...] = (
     many("coalesce", exp.Coalesce, "coalesce({all})", merged),
     many("greatest", exp.Greatest, "greatest({all})", not_float),
     many("least", exp.Least, "least({all})", not_float),
+    *(
+        replace(
+            binary(f"{name}_of_doubles", node, f"{name}({{0}}, {{1}})", two_doubles),
+            # Of 0.0 and -0.0, which are equal, the first.
+            duckdb=f"(CASE WHEN {{0}} IS NULL OR {{1}} {sign} {{0}} THEN {{1}} ELSE {{0}} END)",
+            parts=("this", "expressions"),
+            fixed={"ignore_nulls": (True,)},
+        )
+        for name, node, sign in (("greatest", exp.Greatest, ">"), ("least", exp.Least, "<"))
+    ),
     replace(
         binary("if", exp.If, "if({0}, {1}, {2})", chosen, "CASE WHEN {0} THEN {1} ELSE {2} END"),
         parts=("this", "true", "false"),

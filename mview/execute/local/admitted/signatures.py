@@ -174,6 +174,12 @@ def not_float(values: list[Typed]) -> Signature | None:
     return None if unfit else signed
 
 
+def two_doubles(values: list[Typed]) -> Signature | None:
+    """Two numbers, brought to a double."""
+    fits = len(values) == 2 and common_type(values) == DOUBLE
+    return Signature((DOUBLE, DOUBLE), DOUBLE) if fits else None
+
+
 def chosen(values: list[Typed]) -> Signature | None:
     """Condition, value, condition, value, …, and the value of ELSE."""
     conditions, results = values[0:-1:2], [*values[1:-1:2], values[-1]]
@@ -203,6 +209,38 @@ def plus(values: list[Typed]) -> Signature | None:
         return None
     result = _sum_type(as_decimal(left, shrink=True), as_decimal(right, shrink=True))
     return None if result is None else Signature((result, result), result)
+
+
+def long_plus(values: list[Typed]) -> Signature | None:
+    """Operands of + and - whose result Spark rounds to the places that 38 digits leave.
+
+    What has no place in these types raises: Spark decides.
+    """
+    if (sides := _decimals(values)) is None or plus(values) is not None:
+        return None
+    scale = max(side.scale for side in sides)
+    whole = max(side.precision - side.scale for side in sides) + 1
+    wide = pa.decimal128(_MAX_DIGITS, scale)
+    return Signature((wide, wide), _cut(whole, scale))
+
+
+def long_times(values: list[Typed]) -> Signature | None:
+    """Operands of * as in `long_plus`."""
+    if (sides := _decimals(values)) is None or times(values) is not None:
+        return None
+    left, right = sides
+    scale = left.scale + right.scale
+    whole = left.precision + right.precision + 1 - scale
+    if scale > _MAX_DIGITS:
+        return None
+    wide = pa.decimal128(_MAX_DIGITS, left.scale)
+    return Signature((wide, right), _cut(whole, scale))
+
+
+def _cut(whole: int, scale: int) -> pa.DataType:
+    """The decimal of 38 digits that Spark makes of a longer one: places go first, but for six."""
+    places = max(_MAX_DIGITS - whole, min(scale, _LEAST_SCALE))
+    return pa.decimal128(_MAX_DIGITS, places)
 
 
 def times(values: list[Typed]) -> Signature | None:
@@ -240,8 +278,8 @@ def quotient(values: list[Typed]) -> Signature | None:
     """Operands of /: numbers that Spark divides as doubles."""
     kinds = {value.type for value in values}
     # Decimals among themselves are divided as decimals.
-    plain = DOUBLE in kinds or not any(is_decimal(kind) for kind in kinds)
-    if plain and all(kind == DOUBLE or is_exact_number(kind) for kind in kinds):
+    plain = any(map(is_float, kinds)) or not any(is_decimal(kind) for kind in kinds)
+    if plain and all(is_float(kind) or is_exact_number(kind) for kind in kinds):
         return Signature((DOUBLE, DOUBLE), DOUBLE)
     return None
 
@@ -499,6 +537,21 @@ def sliced(values: list[Typed]) -> Signature | None:
     return Signature((STRING, INT, INT)[: len(values)], STRING)
 
 
+def sliced_by(values: list[Typed]) -> Signature | None:
+    """A string, and any start and length."""
+    fits = values[0].type == STRING and all(v.type in _SMALL_NUMBERS for v in values[1:])
+    return Signature((STRING, INT, INT)[: len(values)], STRING) if fits else None
+
+
+def first_parts(values: list[Typed]) -> Signature | None:
+    """A string, a literal separator of one character, and a literal number that is not 0."""
+    text, by, number = values
+    plain = by.type == STRING and len(by.literal or "") == 1 and number.type == INT
+    counts = re.fullmatch(r"-?[1-9]\d{0,3}", number.literal or "")
+    fits = text.type == STRING and plain and counts
+    return Signature((STRING, STRING, INT), STRING) if fits else None
+
+
 def is_count(value: Typed) -> bool:
     """Whether it is a literal integer that is not negative."""
     return value.type == INT and value.literal is not None and value.literal.isdigit()
@@ -528,7 +581,17 @@ def parted(values: list[Typed]) -> Signature | None:
 def cut(values: list[Typed]) -> Signature | None:
     """A string, and a literal separator that is no more than that as a regular expression."""
     text, by = values
-    plain = by.type == STRING and re.fullmatch(r"[\w \-,;:/#=&]+", by.literal or "", re.ASCII)
+    plain = by.type == STRING and re.fullmatch(
+        r"[\w \-,;:/#=&@%!~<>\"]+", by.literal or "", re.ASCII
+    )
+    fits = text.type == STRING and plain
+    return Signature((STRING, STRING), pa.list_(STRING)) if fits else None
+
+
+def cut_by_sign(values: list[Typed]) -> Signature | None:
+    """A string, and a literal sign that means something else where it is not escaped: `'\\\\|'`."""
+    text, by = values
+    plain = by.type == STRING and re.fullmatch(r"\\[.|$^*+?()\[\]{}/-]", by.literal or "")
     fits = text.type == STRING and plain
     return Signature((STRING, STRING), pa.list_(STRING)) if fits else None
 
@@ -597,7 +660,9 @@ def rounded(values: list[Typed]) -> Signature | None:
         return Signature((value, *rest), value)
     if not is_decimal(value):
         return None
-    scale, wider = min(digits, value.scale), decimal(value.precision + 1, value.scale)
+    # Where places are left out, what is carried has room.
+    longer = min(value.precision + 1, _MAX_DIGITS if digits < value.scale else _MAX_DIGITS + 1)
+    scale, wider = min(digits, value.scale), decimal(longer, value.scale)
     result = decimal(value.precision - value.scale + 1 + scale, scale)
     return None if result is None or wider is None else Signature((wider, *rest), result)
 
@@ -617,9 +682,9 @@ def castable(source: pa.DataType, target: pa.DataType) -> bool:
     if source in INTEGERS and target == TIMESTAMP:
         return True
     if is_exact_number(source):
-        return bool(is_exact_number(target) or target in (DOUBLE, STRING, BOOLEAN))
+        return bool(is_exact_number(target) or target in (DOUBLE, FLOAT, STRING, BOOLEAN))
     if source == DOUBLE:
-        return target in INTEGERS or (is_decimal(target) and target.scale <= _MAX_PLACES)
+        return target in (*INTEGERS, FLOAT) or (is_decimal(target) and target.scale <= _MAX_PLACES)
     if source == BOOLEAN:
         return target in (*INTEGERS, STRING)
     if source == FLOAT:

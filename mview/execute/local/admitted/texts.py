@@ -21,12 +21,15 @@ from mview.execute.local.admitted.signatures import (
     as_texts,
     counted,
     cut,
+    cut_by_sign,
+    first_parts,
     one_of,
     padded,
     parted,
     pattern,
     separated,
     sliced,
+    sliced_by,
     small_letters,
 )
 from mview.execute.local.admitted.spark_types import BINARY, BOOLEAN, INT, INTEGERS, STRING
@@ -97,6 +100,27 @@ _INITIALS = _where(
 
 _SEPARATED = "CASE WHEN {0} IS NOT NULL THEN coalesce(array_to_string({1}, {0}), '') END"
 
+
+#: Characters that no text has more of, which DuckDB takes as a length.
+_LONGEST = "2147483647"
+_AT_LEAST_NONE = "CASE WHEN {1} IS NOT NULL THEN %s({0}, greatest({1}, 0)) END"
+
+
+def _part_of(length: str) -> str:
+    """DuckDB text: `substring` by any numbers; a place before the first counts, as in Spark."""
+    begin = "CASE WHEN {1} < 0 THEN length({0}) + {1} WHEN {1} > 0 THEN {1} - 1 ELSE 0 END"
+    at = f"CAST({begin} AS BIGINT)"
+    here = f"greatest({at}, 0)"
+    end = f"least({at} + {length}, {_LONGEST})"
+    part = f"substring({{0}}, {here} + 1, greatest({end} - {here}, 0))"
+    return f"CASE WHEN {{1}} IS NOT NULL AND {length} IS NOT NULL THEN {part} END"
+
+
+_FIRST_PARTS = (
+    "CASE WHEN {2} > 0 THEN array_to_string(string_split({0}, {1})[1:{2}], {1}) "
+    "ELSE array_to_string(string_split({0}, {1})[{2}:], {1}) END"
+)
+
 TEXTS: tuple[Admitted, ...] = (
     replace(
         binary("concat", exp.Concat, "concat({all})", _TEXTS, "{joined}"),
@@ -151,8 +175,35 @@ TEXTS: tuple[Admitted, ...] = (
         parts=("this", "start", "length"),
         arity=(2, 3),
     ),
+    replace(
+        binary("substring_of", exp.Substring, "substring({0}, {1})", as_texts(sliced_by)),
+        duckdb=_part_of(_LONGEST),
+        parts=("this", "start", "length"),
+    ),
+    replace(
+        binary("substring_of_many", exp.Substring, "substring({0}, {1}, {2})", as_texts(sliced_by)),
+        duckdb=_part_of("{2}"),
+        parts=("this", "start", "length"),
+        arity=(3,),
+    ),
     binary("left", exp.Left, "left({0}, {1})", as_texts(counted)),
     binary("right", exp.Right, "right({0}, {1})", as_texts(counted)),
+    binary("left_of", exp.Left, "left({0}, {1})", as_texts(sliced_by), _AT_LEAST_NONE % "left"),
+    binary(
+        "right_of",
+        exp.Right,
+        "right({0}, {1})",
+        as_texts(sliced_by),
+        _AT_LEAST_NONE % "right",
+    ),
+    replace(
+        binary(
+            "substring_index", exp.SubstringIndex, "substring_index({0}, {1}, {2})", first_parts
+        ),
+        duckdb=_FIRST_PARTS,
+        parts=("this", "delimiter", "count"),
+        arity=(3,),
+    ),
     replace(
         binary("repeat", exp.Repeat, "repeat({0}, {1})", as_texts(counted)), parts=("this", "times")
     ),
@@ -238,6 +289,10 @@ TEXTS: tuple[Admitted, ...] = (
         defers=True,
     ),
     binary("split", exp.RegexpSplit, "split({0}, {1})", as_texts(cut), "string_split({0}, {1})"),
+    replace(
+        binary("split_by_sign", exp.RegexpSplit, "split({0}, {1})", as_texts(cut_by_sign)),
+        duckdb="string_split({0}, right({1}, 1))",
+    ),
     replace(
         unary("initcap", exp.Initcap, "initcap({0})", _TEXT, _INITIALS),
         fixed={"expression": ("' '",)},
