@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
+from typing import cast
 
 from sqlglot import exp
 
@@ -23,6 +24,8 @@ from mview.plan.operators.ir import Pair, Ref
 from mview.plan.operators.rules import with_children
 from mview.plan.text.query import column, named
 from mview.relation import RelationId
+
+_DIVISIONS = (exp.Div, exp.IntDiv, exp.Mod)
 
 #: A node, changed where an expression over it had to become a column, and that column.
 Found = tuple[ir.Node, Ref]
@@ -171,7 +174,7 @@ class Indexer:
         part = self.first + len(self._indexes)
         index = self._indexes.setdefault(node.table, _Index(part, node.table, node.key))
         own = _over(value, {ref: exp.column(ref.column) for ref in node.columns})
-        made = index.column(own.transform(_without_errors))
+        made = index.column(_without_errors(own))
         relation = f"{node.relation} index"
         key = index.names[: len(node.key)]
         pairs = (
@@ -279,19 +282,24 @@ def _over(expression: exp.Expr, columns: Mapping[Ref, exp.Expr]) -> exp.Expr:
     return copied
 
 
-def _without_errors(node: exp.Expr) -> exp.Expr:
+def _without_errors(expression: exp.Expr) -> exp.Expr:
     """NULL where an operator would raise: an index has rows that the view's filters leave out.
 
     A row that they don't leave out is computed by the view itself, too, and raises there.
     """
-    if isinstance(node, exp.Cast) and node.to.this not in exp.DataType.TEXT_TYPES:
-        return exp.TryCast(this=node.this, to=node.to, safe=True)
-    if isinstance(node, exp.TsOrDsToDate):
-        return exp.TryCast(this=node.this, to=exp.DataType.build("date"), safe=True)
-    if isinstance(node, exp.Div | exp.IntDiv | exp.Mod) and _may_be_zero(node.expression):
-        divisor = exp.Nullif(this=node.expression.copy(), expression=exp.Literal.number(0))
-        node.set("expression", divisor)
-    return node
+    whole = exp.paren(expression)
+    # From the innermost on: those around keep what is within them.
+    for node in reversed(list(whole.find_all(exp.Cast, exp.TsOrDsToDate, *_DIVISIONS))):
+        if isinstance(node, exp.Cast):
+            if node.to.this not in exp.DataType.TEXT_TYPES:
+                node.replace(exp.TryCast(this=node.this, to=node.to, safe=True))
+        elif isinstance(node, exp.TsOrDsToDate):
+            date = exp.DataType.build("date")
+            node.replace(exp.TryCast(this=node.this, to=date, safe=True))
+        elif _may_be_zero(node.expression):
+            divisor = exp.Nullif(this=node.expression.copy(), expression=exp.Literal.number(0))
+            node.set("expression", divisor)
+    return cast(exp.Expr, whole.this)
 
 
 def _may_be_zero(divisor: exp.Expr) -> bool:

@@ -20,6 +20,8 @@ VIEWS = [
     "select u.id, x.id as y from (select * from t where s < 'a') x "
     "join u on cast(x.s as int) = u.k",
     "select id, count(*) over (partition by a % b) as n from (select * from t where b > 0) x",
+    "select cast(a / b as int) as k, max(id) as m from t where b > 0 group by 1",
+    "select cast(cast(s as int) as string) as k, max(a) as m from t where s < 'a' group by 1",
     "select int(s) as k, max(a) as m from t where s in ('1', '2') group by 1",
     "select to_date(d) as k, max(a) as m from t where s in ('1', '2') group by 1",
     "select max(a) as m from (select a, cast(s as int) as k from t where s < 'a') x group by k",
