@@ -395,7 +395,7 @@ DEFERRING = (
     ),
     *(f"equal_null({a}, {b}" for a, b in itertools.permutations(TYPES, 2) if "string" in (a, b)),
     *("round(a_decimal_4_2 /", "a_decimal_38_10 / b_decimal_4_2 - 1"),
-    *("sequence(", "texts = 1", "1 <> texts", "a_string <=> 1"),
+    *("sequence(", "try_to_", "texts = 1", "1 <> texts", "a_string <=> 1"),
     *("cast(texts as boolean)", "CAST(texts AS boolean)", "CAST(a_bigint AS timestamp)"),
     *("from_utc_timestamp(", "to_utc_timestamp(", "convert_timezone(", "cast(bigint as timestamp)"),
 )

@@ -529,6 +529,8 @@ def total(values: list[Typed]) -> Signature | None:
 
 def sliced(values: list[Typed]) -> Signature | None:
     """A string with a literal start, also from its end, and a literal length."""
+    if len(values) not in (2, 3):
+        return None
     text, start = values[:2]
     begins = start.type == INT and (start.literal or "0") != "0"
     # Zero counts from elsewhere in DuckDB.
