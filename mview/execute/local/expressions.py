@@ -320,11 +320,13 @@ class Expressions:
         left = [self.translate(part) for part in node.this.expressions]
         if isinstance(place, exp.Not) or _of_unknown(node) or len(left) != len(kinds):
             raise NotAdmittedError("operator", "(a, b) IN (SELECT …) but as a condition")
-        names = [f"c{number}" for number in range(len(kinds))]
-        right = [Typed(f'"rows"."{n}"', k) for n, k in zip(names, kinds, strict=True)]
+        names, alias = [f"c{number}" for number in range(len(kinds))], quoted("rows")
+        while any(alias in value.sql for value in left):  # the query around may call a table so
+            alias = quoted(alias)
+        right = [Typed(f"{alias}.{n}", k) for n, k in zip(names, kinds, strict=True)]
         pairs = zip(left, right, strict=True)
         equal = " AND ".join(apply(_RULES[exp.EQ][0], [*pair]).sql for pair in pairs)
-        rows = f'({text}) AS "rows"({", ".join(names)})'
+        rows = f"({text}) AS {alias}({', '.join(names)})"
         return Typed(f"EXISTS (SELECT 1 FROM {rows} WHERE {equal})", BOOLEAN)
 
     def _like(self, node: exp.Like | exp.ILike | exp.RegexpLike) -> Typed:

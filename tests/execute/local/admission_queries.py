@@ -58,6 +58,9 @@ QUERIES = [
     "SELECT l.id, q.w FROM l JOIN (VALUES (1, 'x'), (2, NULL)) AS q(k, w) ON l.k = q.k",
     "SELECT id, col1 FROM l CROSS JOIN (VALUES (1), (2.5))",
     "SELECT id FROM l WHERE (k, s) IN (SELECT k, t FROM r)",
+    # A table that is called, with its columns, as what IN makes of the query.
+    "SELECT c0, c1 FROM (SELECT k AS c0, id AS c1 FROM l) AS rows "
+    "WHERE (c0, c1) IN (SELECT k, id - 9 FROM r)",
     "SELECT id FROM l WHERE k IS NULL OR (k, id) IN (SELECT v, k FROM r)",
     "SELECT k, max(struct(n, s)).s AS x, min(struct(s, n)).n AS y FROM l GROUP BY k",
     "SELECT max(struct(n, s)).s AS x, min(named_struct('a', s)).a AS y FROM l WHERE id > 100",
